@@ -1,0 +1,78 @@
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "quant/codec.h"
+
+namespace zeropp::hierarchy {
+
+enum class Collective : std::uint8_t {
+  kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kGatherScalars, kBarrier, kOther,
+};
+enum class Algorithm : std::uint8_t { kRing, kAllToAll, kHierarchical, kNative };
+enum class Phase : std::uint8_t { kInit, kForward, kBackward, kStep, kEval, kCheckpoint, kOther };
+
+std::string_view name(Collective c);
+std::string_view name(Algorithm a);   ///< "ring", "all_to_all", "hierarchical", "native".
+std::string_view name(Phase p);
+Algorithm parse_algorithm(std::string_view text);  ///< UsageError lists the names.
+
+/// What a group of messages belongs to.
+struct CallInfo {
+  Collective collective = Collective::kOther;
+  Algorithm algorithm = Algorithm::kHierarchical;
+  Phase phase = Phase::kOther;
+  quant::Role role = quant::Role::kControl;
+  std::uint8_t hop = 0;
+  friend auto operator<=>(const CallInfo&, const CallInfo&) = default;
+};
+
+struct TrafficKey {
+  int link = 0;  ///< Level of the link (Topology::link_class).
+  CallInfo call;
+  friend auto operator<=>(const TrafficKey&, const TrafficKey&) = default;
+};
+
+struct Traffic {
+  quant::WireBytes bytes;
+  std::uint64_t messages = 0;
+  Traffic& operator+=(const Traffic& o) {
+    bytes += o.bytes;
+    messages += o.messages;
+    return *this;
+  }
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+struct TrafficEntry {
+  TrafficKey key;
+  Traffic sent, received;  ///< `received` has no split by content: all under `payload`.
+};
+
+/// What one rank sent and received. Filled by Transport::exchange alone.
+class Ledger {
+ public:
+  void sent(const TrafficKey& key, const quant::WireBytes& bytes);
+  void received(const TrafficKey& key, std::uint64_t bytes);
+  /// One collective began (a call of a public collective, not a hop).
+  void collective(const CallInfo& call) { (void)call; ++collectives_; }
+
+  const std::vector<TrafficEntry>& entries() const { return entries_; }  ///< Sorted by key.
+  std::uint64_t collectives() const { return collectives_; }
+  /// Sum over entries on one link class (all roles but control if !with_control).
+  Traffic sent_on(int link, bool with_control = false) const;
+  void reset();
+  /// This minus an earlier snapshot of the same ledger.
+  Ledger since(const Ledger& earlier) const;
+  void add(const Ledger& other);
+
+ private:
+  TrafficEntry& entry(const TrafficKey& key);
+  std::vector<TrafficEntry> entries_;
+  std::uint64_t collectives_ = 0;
+};
+
+}  // namespace zeropp::hierarchy

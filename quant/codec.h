@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "quant/dtype.h"
+
+namespace zeropp::quant {
+
+/// What a value is for; the traffic ledger books by it.
+enum class Role : std::uint8_t { kWeight, kGradient, kOptimizer, kScalar, kControl };
+std::string_view name(Role role);
+
+/// Bytes of one encoded span by what they carry. An exact codec (identity, fp32, bf16, fp16)
+/// books everything under `exact`.
+struct WireBytes {
+  std::uint64_t payload = 0;
+  std::uint64_t scale = 0;    ///< Scales, zero points, indices, sizes: metadata.
+  std::uint64_t padding = 0;  ///< Bytes sent only because of block or nibble rounding.
+  std::uint64_t exact = 0;
+
+  constexpr std::uint64_t total() const { return payload + scale + padding + exact; }
+  constexpr WireBytes& operator+=(const WireBytes& o) {
+    payload += o.payload;
+    scale += o.scale;
+    padding += o.padding;
+    exact += o.exact;
+    return *this;
+  }
+  friend constexpr bool operator==(const WireBytes&, const WireBytes&) = default;
+};
+
+class CodecState;  ///< Residuals and references of stateful decorators.
+
+/// Identity of the span being encoded: keys every random number and every residual.
+struct CodecContext {
+  std::uint64_t seed = 0;
+  Role role = Role::kGradient;
+  std::uint32_t tensor = 0;   ///< Canonical index of the tensor.
+  std::uint64_t step = 0;     ///< Step (gradients) or version (weights).
+  std::uint32_t micro = 0;    ///< Micro-step.
+  std::uint32_t sender = 0;   ///< World rank that encodes.
+  std::uint32_t part = 0;     ///< World chunk within the tensor.
+  std::uint32_t level = 0;    ///< Level (hop) of the hierarchy, 0 = innermost.
+  CodecState* state = nullptr;
+  std::uint64_t* underflow = nullptr;  ///< Counts non-zero values that a cast sent as zero.
+};
+
+enum class NanPolicy : std::uint8_t {
+  kPoisonBlock,  ///< Any non-finite input makes its whole decoded block NaN.
+  kPreserve,     ///< Element by element (casts).
+};
+
+struct CodecTraits {
+  bool fixed_rate = true;      ///< wire_bytes(n) is what is sent; else an upper bound.
+  bool exact = false;          ///< A plain cast: its bytes are booked as `exact`.
+  bool unbiased = false;       ///< E[decode] = x for finite x (stochastic rounding).
+  bool deterministic = true;   ///< Bytes depend on the values alone, not on the context.
+  bool stateful = false;
+  std::size_t block = 1;       ///< Elements that share metadata.
+  NanPolicy nan = NanPolicy::kPoisonBlock;
+  /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop.
+  double max_error = 0;
+};
+
+/// A map from a contiguous span of numbers to self-contained wire bytes and back. No
+/// communication inside; const and safe to use from any number of ranks at once.
+///
+/// Promises, run over the whole registry by tests/quant/codec_contract_test.cc:
+///  - wire_bytes(n) depends on n alone; n = 0 and tails work.
+///  - encode writes every byte it reports: no stale memory on the link.
+///  - every instruction set and device gives the bytes of the scalar reference.
+///  - decode, decode_add, decode_sum and reduce_encode agree bit for bit with each other.
+///  - decode stays inside its spans whatever the bytes are.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  /// Canonical spec with every parameter that is not its default, e.g. "int8:block=2048".
+  virtual const std::string& spec() const = 0;
+  virtual CodecTraits traits() const = 0;
+  virtual WireBytes wire_bytes(std::size_t n) const = 0;
+  std::size_t max_wire_size(std::size_t n) const {
+    return static_cast<std::size_t>(wire_bytes(n).total());
+  }
+
+  /// Returns the bytes written (== wire_bytes(n).total() for fixed rate).
+  /// wire.size() must be at least max_wire_size(x.n).
+  virtual std::size_t encode(ConstView x, const CodecContext& ctx,
+                             std::span<std::byte> wire) const = 0;
+  /// out = round(decoded fp32 value) in out's dtype.
+  virtual void decode(std::span<const std::byte> wire, MutView out) const = 0;
+
+  /// sum += decoded value (fp32).
+  virtual void decode_add(std::span<const std::byte> wire, std::span<float> sum) const;
+
+  /// out = round((wires[0] + wires[1] + ...) / divisor), summed in fp32 in that order, starting
+  /// from the first source; true division, skipped when divisor == 1.
+  virtual void decode_sum(std::span<const std::span<const std::byte>> wires, float divisor,
+                          MutView out) const;
+
+  /// Encodes that sum with `this`, having decoded the sources (n elements each) with `from`;
+  /// one pass where both are block codecs. Equal to from.decode_sum into fp32, then encode.
+  virtual std::size_t reduce_encode(const Codec& from,
+                                    std::span<const std::span<const std::byte>> wires,
+                                    std::size_t n, float divisor, const CodecContext& ctx,
+                                    std::span<std::byte> wire) const;
+};
+
+using CodecPtr = std::shared_ptr<const Codec>;
+
+}  // namespace zeropp::quant

@@ -1,0 +1,1 @@
+#include "zero/policy.h"
