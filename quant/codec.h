@@ -39,12 +39,12 @@ class CodecState;  ///< Residuals and references of stateful decorators.
 struct CodecContext {
   std::uint64_t seed = 0;
   Role role = Role::kGradient;
-  std::uint32_t tensor = 0;   ///< Canonical index of the tensor.
-  std::uint64_t step = 0;     ///< Step (gradients) or version (weights).
-  std::uint32_t micro = 0;    ///< Micro-step.
-  std::uint32_t sender = 0;   ///< World rank that encodes.
-  std::uint32_t part = 0;     ///< World chunk within the tensor.
-  std::uint32_t level = 0;    ///< Level (hop) of the hierarchy, 0 = innermost.
+  std::uint32_t tensor = 0;  ///< Canonical index of the tensor.
+  std::uint64_t step = 0;    ///< Step (gradients) or version (weights).
+  std::uint32_t micro = 0;   ///< Micro-step.
+  std::uint32_t sender = 0;  ///< World rank that encodes.
+  std::uint32_t part = 0;    ///< World chunk within the tensor.
+  std::uint32_t level = 0;   ///< Level (hop) of the hierarchy, 0 = innermost.
   CodecState* state = nullptr;
   std::uint64_t* underflow = nullptr;  ///< Counts non-zero values that a cast sent as zero.
 };
@@ -55,12 +55,12 @@ enum class NanPolicy : std::uint8_t {
 };
 
 struct CodecTraits {
-  bool fixed_rate = true;      ///< wire_bytes(n) is what is sent; else an upper bound.
-  bool exact = false;          ///< A plain cast: its bytes are booked as `exact`.
-  bool unbiased = false;       ///< E[decode] = x for finite x (stochastic rounding).
-  bool deterministic = true;   ///< Bytes depend on the values alone, not on the context.
+  bool fixed_rate = true;     ///< wire_bytes(n) is what is sent; else an upper bound.
+  bool exact = false;         ///< A plain cast: its bytes are booked as `exact`.
+  bool unbiased = false;      ///< E[decode] = x for finite x (stochastic rounding).
+  bool deterministic = true;  ///< Bytes depend on the values alone, not on the context.
   bool stateful = false;
-  std::size_t block = 1;       ///< Elements that share metadata.
+  std::size_t block = 1;  ///< Elements that share metadata.
   NanPolicy nan = NanPolicy::kPoisonBlock;
   /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop.
   double max_error = 0;

@@ -12,8 +12,18 @@ namespace zeropp::quant {
 
 /// Kinds of memory on a rank, as the memory ledger books them.
 enum class MemoryKind : std::uint8_t {
-  kParams, kGrads, kMaster, kMomentum, kVariance, kSecondary,  // model states
-  kGathered, kComm, kResidual, kActivation, kWorkspace, kHost,
+  kParams,
+  kGrads,
+  kMaster,
+  kMomentum,
+  kVariance,
+  kSecondary,  // model states
+  kGathered,
+  kComm,
+  kResidual,
+  kActivation,
+  kWorkspace,
+  kHost,
 };
 inline constexpr int kMemoryKinds = 12;
 std::string_view name(MemoryKind kind);
@@ -79,7 +89,10 @@ class Tensor {
   std::size_t size() const { return n_; }
   Dtype dtype() const { return dtype_; }
   void zero() { buffer_.zero(); }
-  void reset() { buffer_.reset(); n_ = 0; }
+  void reset() {
+    buffer_.reset();
+    n_ = 0;
+  }
   explicit operator bool() const { return static_cast<bool>(buffer_); }
 
  private:

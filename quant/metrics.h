@@ -8,12 +8,12 @@ namespace zeropp::quant {
 
 /// Error of an approximation y of x, in double.
 struct ErrorMetrics {
-  double nmse = 0;       ///< ||y-x||^2 / ||x||^2 (0 when both are zero).
-  double sqnr_db = 0;    ///< -10 log10(nmse).
-  double cosine = 1;     ///< <x,y> / (||x|| ||y||).
-  double bias = 0;       ///< mean(y-x) / rms(x).
-  double max_abs = 0;    ///< max |y-x|.
-  double norm_ratio = 1; ///< ||y|| / ||x||.
+  double nmse = 0;        ///< ||y-x||^2 / ||x||^2 (0 when both are zero).
+  double sqnr_db = 0;     ///< -10 log10(nmse).
+  double cosine = 1;      ///< <x,y> / (||x|| ||y||).
+  double bias = 0;        ///< mean(y-x) / rms(x).
+  double max_abs = 0;     ///< max |y-x|.
+  double norm_ratio = 1;  ///< ||y|| / ||x||.
   std::uint64_t n = 0;
 };
 

@@ -16,8 +16,8 @@ enum class Purpose : std::uint8_t {
 };
 
 /// Identity of a random value: never call order, always what the value is.
-/// Limits (UsageError beyond): tensor < 2^16, step < 2^32, micro < 2^10, sender and part < 2^14,
-/// level < 2^3.
+/// Limits (UsageError beyond): tensor < 2^16, step < 2^32, micro < 2^10, sender and part <
+/// 2^14, level < 2^3.
 struct RandomKey {
   std::uint64_t seed = 0;
   Purpose purpose = Purpose::kTest;

@@ -1,0 +1,20 @@
+#pragma once
+
+// What the registry starts with. A family of codecs is a file that returns its entries here.
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "quant/registry.h"
+
+namespace zeropp::quant {
+
+std::vector<CodecEntry> cast_codecs();       ///< cast_codec.cc
+std::vector<CodecEntry> int_block_codecs();  ///< int_block_codec.cc
+
+/// UsageError that names the codec if a caller's wire span is too short.
+void require_wire_size(std::string_view spec, std::string_view what, std::size_t found,
+                       std::size_t needed);
+
+}  // namespace zeropp::quant

@@ -1,0 +1,176 @@
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "quant/builtin_codecs.h"
+#include "quant/error.h"
+#include "quant/int_block.h"
+
+namespace zeropp::quant {
+namespace {
+
+constexpr std::size_t kMaxBlock = std::size_t{1} << 30;
+
+struct Named {
+  std::string name;
+  int bits;
+  std::size_t default_block;
+};
+
+class IntBlockCodec final : public Codec {
+ public:
+  IntBlockCodec(std::string spec, const IntBlockFormat& format)
+      : spec_(std::move(spec)), format_(format) {}
+
+  const std::string& spec() const override { return spec_; }
+
+  CodecTraits traits() const override {
+    CodecTraits t;
+    t.block = format_.block;
+    t.deterministic = !format_.stochastic;
+    t.unbiased = format_.stochastic && format_.scheme == BlockScheme::kSymmetric;
+    // A step of scale, or half a step; 2^-12 steps more than covers the fp32 roundings of
+    // scale, quotient and product. DeepSpeed's scale clips up to a whole step at +max.
+    const bool whole_step = format_.stochastic || format_.scheme == BlockScheme::kDeepspeed;
+    t.max_error = ((whole_step ? 1.0 : 0.5) + 0x1p-12) / format_.divisor();
+    return t;
+  }
+
+  WireBytes wire_bytes(std::size_t n) const override {
+    const auto bits = static_cast<unsigned>(format_.bits);
+    WireBytes w;
+    w.scale = format_.blocks(n) * format_.kScaleBytes;
+    w.payload = n / 8 * bits + n % 8 * bits / 8;
+    w.padding = format_.wire_size(n) - w.scale - w.payload;
+    return w;
+  }
+
+  std::size_t encode(ConstView x, const CodecContext& ctx,
+                     std::span<std::byte> wire) const override {
+    const std::size_t size = checked("encode", wire.size(), x.n);
+    with_noise(ctx,
+               [&](const Philox* noise) { encode_blocks(format_, x, noise, wire.data()); });
+    return size;
+  }
+
+  void decode(std::span<const std::byte> wire, MutView out) const override {
+    checked("decode", wire.size(), out.n);
+    decode_blocks(format_, wire.data(), out);
+  }
+
+  void decode_add(std::span<const std::byte> wire, std::span<float> sum) const override {
+    checked("decode_add", wire.size(), sum.size());
+    decode_add_blocks(format_, wire.data(), sum);
+  }
+
+  void decode_sum(WireList wires, float divisor, MutView out) const override {
+    check_sources("decode_sum", wires, out.n);
+    decode_sum_blocks(format_, wires, divisor, out);
+  }
+
+  std::size_t reduce_encode(const Codec& from, WireList wires, std::size_t n, float divisor,
+                            const CodecContext& ctx, std::span<std::byte> wire) const override {
+    const auto* source = dynamic_cast<const IntBlockCodec*>(&from);
+    if (source == nullptr) return Codec::reduce_encode(from, wires, n, divisor, ctx, wire);
+    source->check_sources("reduce_encode", wires, n);
+    const std::size_t size = checked("reduce_encode", wire.size(), n);
+    with_noise(ctx, [&](const Philox* noise) {
+      reduce_encode_blocks(source->format_, wires, n, divisor, format_, noise, wire.data());
+    });
+    return size;
+  }
+
+ private:
+  std::size_t checked(std::string_view what, std::size_t found, std::size_t n) const {
+    const std::uint64_t size = format_.wire_size(n);
+    require_wire_size(spec_, what, found, size);
+    return size;
+  }
+  void check_sources(std::string_view what, WireList wires, std::size_t n) const {
+    if (wires.empty()) throw UsageError(spec_, "at least one source", "none");
+    for (const auto& w : wires) checked(what, w.size(), n);
+  }
+  template <class Body>
+  void with_noise(const CodecContext& ctx, const Body& body) const {
+    if (!format_.stochastic) return body(nullptr);
+    const Philox noise({.seed = ctx.seed,
+                        .purpose = Purpose::kRounding,
+                        .tensor = ctx.tensor,
+                        .step = ctx.step,
+                        .micro = ctx.micro,
+                        .sender = ctx.sender,
+                        .part = ctx.part,
+                        .level = ctx.level});
+    body(&noise);
+  }
+
+  std::string spec_;
+  IntBlockFormat format_;
+};
+
+/// Takes one of the allowed words of a key.
+std::string choice(const CodecSpec& spec, const std::string& key, std::string fallback,
+                   std::initializer_list<std::string_view> allowed) {
+  const auto it = spec.args.find(key);
+  if (it == spec.args.end()) return fallback;
+  std::string list;
+  for (const std::string_view word : allowed) {
+    if (word == it->second) return it->second;
+    list += (list.empty() ? "" : " or ") + std::string(word);
+  }
+  throw UsageError("codec " + spec.name, key + "=" + list, "'" + it->second + "'");
+}
+
+std::size_t block_size(const CodecSpec& spec, std::size_t fallback) {
+  const auto it = spec.args.find("block");
+  if (it == spec.args.end()) return fallback;
+  const std::string& text = it->second;
+  std::size_t block = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), block);
+  if (error != std::errc{} || end != text.data() + text.size() || block < 1 ||
+      block > kMaxBlock) {
+    throw UsageError("codec " + spec.name, "block=1 to " + std::to_string(kMaxBlock),
+                     "'" + text + "'");
+  }
+  return block;
+}
+
+CodecPtr make_int_block(const Named& named, const CodecSpec& spec) {
+  IntBlockFormat f;
+  f.bits = named.bits;
+  f.block = block_size(spec, named.default_block);
+  f.stochastic = choice(spec, "rounding", "nearest", {"nearest", "stochastic"}) == "stochastic";
+  f.scheme = choice(spec, "scheme", "symmetric", {"symmetric", "deepspeed"}) == "deepspeed"
+                 ? BlockScheme::kDeepspeed
+                 : BlockScheme::kSymmetric;
+  choice(spec, "scale", "fp32", {"fp32"});
+  // The block is always spelled out: it decides the bytes, and readers compare it first.
+  std::string text = named.name + ":block=" + std::to_string(f.block);
+  if (f.stochastic) text += ",rounding=stochastic";
+  if (f.scheme == BlockScheme::kDeepspeed) text += ",scheme=deepspeed";
+  return std::make_shared<const IntBlockCodec>(std::move(text), f);
+}
+
+CodecEntry int_block_entry(const Named& named) {
+  const std::string& n = named.name;
+  return {.name = n,
+          .help = std::to_string(named.bits) + "-bit integers, one scale per block",
+          .params = {{"block", std::to_string(named.default_block),
+                      "numbers that share a scale, 1 to 2^30"},
+                     {"rounding", "nearest", "nearest or stochastic"},
+                     {"scheme", "symmetric",
+                      "symmetric: absmax/(2^(b-1)-1); deepspeed: absmax/2^(b-1), +max clipped"},
+                     {"scale", "fp32", "format of the scales: fp32"}},
+          .examples = {n, n + ":block=1", n + ":block=37,rounding=stochastic",
+                       n + ":block=128,scheme=deepspeed",
+                       n + ":block=256,rounding=stochastic,scheme=deepspeed"},
+          .make = [named](const CodecSpec& spec) { return make_int_block(named, spec); }};
+}
+
+}  // namespace
+
+std::vector<CodecEntry> int_block_codecs() {
+  return {int_block_entry({"int8", 8, 2048}), int_block_entry({"int4", 4, 128})};
+}
+
+}  // namespace zeropp::quant
