@@ -1,0 +1,84 @@
+#include "zero/engine/routes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "quant/error.h"
+
+namespace zeropp::zero {
+
+RouteTable::RouteTable(const EngineContext& context) {
+  const EngineConfig& c = context.config;
+  for (const auto& codec : c.grad_codecs) levels_.push_back(codec.get());
+  for (const TensorSpec& t : context.tensors()) {
+    weights_.push_back(c.weight_codec && !c.exact_weights.applies(t) ? c.weight_codec.get()
+                                                                     : nullptr);
+    gradients_.push_back(!levels_.empty() && !c.exact_grads.applies(t));
+  }
+}
+
+bool RouteTable::codes_weights() const {
+  return std::any_of(weights_.begin(), weights_.end(),
+                     [](const auto* c) { return c != nullptr; });
+}
+
+std::vector<Route> RouteTable::describe(const EngineContext& context) const {
+  const StagePolicy& p = context.config.policy;
+  const bool gathered = p.gathers_units() || p.gathers_at_step();
+  std::vector<Route> routes;
+  for (std::uint32_t t = 0; t < context.tensors().size(); ++t) {
+    Route route{.tensor = context.tensor(t).name,
+                .weights = !gathered     ? "-"
+                           : weights_[t] ? weights_[t]->spec()
+                                         : "exact",
+                .gradients = {}};
+    for (const auto* codec : gradients(t)) route.gradients.push_back(codec->spec());
+    if (route.gradients.empty()) route.gradients.emplace_back("exact");
+    routes.push_back(std::move(route));
+  }
+  return routes;
+}
+
+void validate(const EngineContext& context) {
+  const EngineConfig& c = context.config;
+  const StagePolicy& p = c.policy;
+  const auto levels = static_cast<std::size_t>(context.comm.transport.topology().levels());
+  if (c.weight_codec && !p.gathers_units() && !p.gathers_at_step()) {
+    throw UsageError("codecs.weights", "a stage that gathers weights (1, 2 or 3)",
+                     fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
+  }
+  if (!c.grad_codecs.empty()) {
+    if (c.grad_codecs.size() != levels) {
+      throw UsageError("codecs.gradients",
+                       fmt::format("one codec for each of {} levels", levels),
+                       std::to_string(c.grad_codecs.size()));
+    }
+    if (c.algorithm == hierarchy::Algorithm::kRing) {
+      throw UsageError(
+          "codecs.gradients",
+          "algorithm hierarchical or all_to_all (a ring would quantize at every hop)", "ring");
+    }
+    if (context.ranks() == 1) {
+      throw UsageError("codecs.gradients", "at least two ranks", "1: nothing would be sent");
+    }
+  }
+  if (c.predivide != 0 && p.optimizer != 1 && p.optimizer != context.ranks()) {
+    throw UsageError("gradient_predivide_factor", "unset with hsdp and mics",
+                     std::to_string(c.predivide));
+  }
+  if (c.predivide < 0) {
+    throw UsageError("gradient_predivide_factor", "a positive number",
+                     std::to_string(c.predivide));
+  }
+  for (const auto& [key, value] :
+       {std::pair{"gradient_accumulation_steps", c.gas},
+        std::pair{"train_micro_batch_size_per_gpu", c.micro_batch}, std::pair{"seq", c.seq}}) {
+    if (value < 1) throw UsageError(key, "at least 1", std::to_string(value));
+  }
+  if (c.reduce_bucket == 0 || c.gather_bucket == 0) {
+    throw UsageError("reduce_bucket_size, allgather_bucket_size", "at least 1", "0");
+  }
+}
+
+}  // namespace zeropp::zero

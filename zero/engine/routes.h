@@ -1,0 +1,34 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "zero/engine/context.h"
+
+namespace zeropp::zero {
+
+/// Which codec each tensor takes, after the exact rules.
+class RouteTable {
+ public:
+  explicit RouteTable(const EngineContext& context);
+
+  /// Null: exact.
+  const quant::Codec* weights(std::uint32_t tensor) const { return weights_[tensor]; }
+  /// One a level, innermost first; empty: exact in the wire dtype.
+  std::span<const quant::Codec* const> gradients(std::uint32_t tensor) const {
+    return gradients_[tensor] ? std::span<const quant::Codec* const>(levels_)
+                              : std::span<const quant::Codec* const>();
+  }
+  bool codes_weights() const;
+  std::vector<Route> describe(const EngineContext& context) const;
+
+ private:
+  std::vector<const quant::Codec*> weights_;
+  std::vector<bool> gradients_;
+  std::vector<const quant::Codec*> levels_;
+};
+
+/// UsageError for every codec that nothing would use and every combination that cannot work.
+void validate(const EngineContext& context);
+
+}  // namespace zeropp::zero

@@ -1,0 +1,248 @@
+#include "zero/engine/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "quant/convert.h"
+#include "zero/engine/buckets.h"
+#include "zero/engine/replicas.h"
+
+namespace zeropp::zero {
+
+using quant::MemoryKind;
+using quant::Tensor;
+
+WeightStore::WeightStore(EngineContext& context, const RouteTable& routes,
+                         const OptimizerState& state)
+    : context_(context),
+      routes_(routes),
+      state_(state),
+      train_plan_(make_plan(context.model, true)),
+      eval_plan_(make_plan(context.model, false)),
+      live_(context.tensors().size()),
+      secondary_version_(context.tensors().size(), -1) {
+  const StagePolicy& policy = context.config.policy;
+  for (std::uint32_t t = 0; t < context.tensors().size(); ++t) {
+    params_.emplace_back(&context.memory, MemoryKind::kParams, context.model.dtype(),
+                         context.shard_size(t, policy.params));
+    if (policy.secondary != 0) {
+      secondary_.emplace_back(&context.memory, MemoryKind::kSecondary, context.model.dtype(),
+                              context.shard_size(t, policy.secondary));
+    }
+  }
+}
+
+std::vector<WeightStore::Fetch> WeightStore::make_plan(const Model& model, bool training) {
+  const int units = model.units();
+  const auto& first = model.unit_tensors(0);
+  const auto tied = [&](std::uint32_t t) {  // In the first and in the last unit.
+    const auto& last = model.unit_tensors(units - 1);
+    return units > 1 && std::find(first.begin(), first.end(), t) != first.end() &&
+           std::find(last.begin(), last.end(), t) != last.end();
+  };
+  std::vector<Fetch> plan;
+  const auto add = [&](int unit, bool backward) {
+    Fetch fetch;
+    for (const std::uint32_t t : model.unit_tensors(unit)) {
+      const bool stays = tied(t) && training && unit == units - 1;  // Until its backward ends.
+      const bool absent = tied(t) && backward && unit == 0;
+      if (absent) continue;
+      if (!(backward && stays)) {
+        fetch.gather.push_back(t);
+        fetch.elements += model.tensors()[t].numel;
+      }
+      if (backward || !stays) fetch.release.push_back(t);
+    }
+    plan.push_back(std::move(fetch));
+  };
+  for (int u = 0; u < units; ++u) add(u, false);
+  for (int u = units - 1; training && u >= 0; --u) add(u, true);
+  return plan;
+}
+
+void WeightStore::refresh() {
+  const StagePolicy& policy = context_.config.policy;
+  if (policy.params == policy.optimizer) {
+    for (std::uint32_t t = 0; t < params_.size(); ++t) {
+      quant::convert(state_.master(t), params_[t].view());
+    }
+    return;
+  }
+  std::vector<std::uint32_t> order(params_.size());
+  for (std::uint32_t t = 0; t < order.size(); ++t) order[t] = t;
+  const auto buckets = make_buckets(order, context_.config.gather_bucket,
+                                    [&](std::uint32_t t) { return context_.tensor(t).numel; });
+  for (const auto& bucket : buckets) {
+    std::vector<Tensor> shards;
+    std::vector<hierarchy::GatherTensor> tensors;
+    for (const std::uint32_t t : bucket) {
+      shards.emplace_back(&context_.memory, MemoryKind::kComm, context_.model.dtype(),
+                          state_.master(t).n);
+      quant::convert(state_.master(t), shards.back().view());
+      tensors.push_back({.tensor = t,
+                         .numel = context_.tensor(t).numel,
+                         .shard = shards.back().view(),
+                         .out = params_[t].view(),
+                         .codec = routes_.weights(t)});
+    }
+    all_gather(context_.comm, context_.weight_call(policy.params, policy.optimizer), tensors);
+  }
+  if (context_.config.check_replicas) {
+    std::vector<quant::ConstView> views;
+    for (auto& p : params_) views.push_back(p.view());
+    check_replicas(context_, "weights after the step", policy.params, views);
+  }
+}
+
+void WeightStore::invalidate_secondary() {
+  std::fill(secondary_version_.begin(), secondary_version_.end(), -1);
+}
+
+bool WeightStore::gathers() const {
+  const bool whole = context_.config.policy.params == 1;
+  return mode_ == Mode::kExact ? !whole || routes_.codes_weights() : !whole;
+}
+
+void WeightStore::begin_pass(Mode mode) {
+  mode_ = mode;
+  next_ = started_ = 0;
+  in_flight_.clear();
+}
+
+bool WeightStore::secondary_is_current(std::uint32_t t) const {
+  if (secondary_.empty() || mode_ != Mode::kTrain) return false;
+  if (context_.config.sabotage == Sabotage::kStaleSecondary && secondary_version_[t] >= 0 &&
+      context_.phase == hierarchy::Phase::kBackward) {
+    return true;
+  }
+  return secondary_version_[t] == static_cast<std::int64_t>(context_.version);
+}
+
+bool WeightStore::waits_for_secondary(const Fetch& fetch) const {
+  if (secondary_.empty() || mode_ != Mode::kTrain) return false;
+  for (const Slot& slot : in_flight_) {
+    for (const std::uint32_t t : plan()[slot.fetch].gather) {
+      if (std::find(fetch.gather.begin(), fetch.gather.end(), t) != fetch.gather.end()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+quant::ConstView WeightStore::exact_shard(std::uint32_t t, Slot& slot) const {
+  if (context_.config.policy.params > 1) return params_[t].view();  // Rounded masters already.
+  slot.shards.emplace_back(&context_.memory, MemoryKind::kComm, context_.model.dtype(),
+                           state_.master(t).n);
+  quant::convert(state_.master(t), slot.shards.back().view());
+  return slot.shards.back().view();
+}
+
+void WeightStore::start(std::size_t index) {
+  const Fetch& fetch = plan()[index];
+  const StagePolicy& policy = context_.config.policy;
+  Slot& slot = in_flight_.emplace_back();
+  slot.fetch = index;
+  slot.shards.reserve(fetch.gather.size());
+  std::vector<hierarchy::GatherTensor> world, group;
+  for (const std::uint32_t t : fetch.gather) {
+    Tensor& out = slot.buffers.emplace_back(&context_.memory, MemoryKind::kGathered,
+                                            context_.model.dtype(), context_.tensor(t).numel);
+    const bool inside = secondary_is_current(t);
+    hierarchy::GatherTensor gather{
+        .tensor = t, .numel = out.size(), .shard = {}, .out = out.view(), .codec = nullptr};
+    if (inside) {
+      gather.shard = secondary_[t].view();
+    } else if (mode_ == Mode::kExact) {
+      gather.shard = exact_shard(t, slot);
+    } else {
+      gather.shard = params_[t].view();
+      gather.codec = routes_.weights(t);
+    }
+    (inside ? group : world).push_back(gather);
+    const bool stale_on_purpose =
+        context_.config.sabotage == Sabotage::kStaleSecondary && secondary_version_[t] >= 0;
+    slot.cut.push_back(!inside && !secondary_.empty() && mode_ == Mode::kTrain &&
+                       !stale_on_purpose);
+  }
+  const int fine = policy.params > 1 ? policy.params : policy.optimizer;
+  if (!world.empty()) {
+    slot.world = start_all_gather(context_.comm, context_.weight_call(1, fine), world);
+  }
+  if (!group.empty()) {
+    slot.group =
+        start_all_gather(context_.comm, context_.weight_call(1, policy.secondary), group);
+  }
+}
+
+void WeightStore::finish(Slot& slot) {
+  slot.world.finish();
+  slot.group.finish();
+  const Fetch& fetch = plan()[slot.fetch];
+  for (std::size_t i = 0; i < fetch.gather.size(); ++i) {
+    const std::uint32_t t = fetch.gather[i];
+    live_[t] = std::move(slot.buffers[i]);
+    if (slot.cut[i]) {
+      narrow_shard(context_, t, live_[t].view(), 1, secondary_[t].view(),
+                   context_.config.policy.secondary);
+      secondary_version_[t] = static_cast<std::int64_t>(context_.version);
+    }
+  }
+  if (context_.config.check_replicas) check_gathered(fetch);
+}
+
+void WeightStore::check_gathered(const Fetch& fetch) {
+  if (fetch.gather.empty()) return;
+  if (context_.config.sabotage == Sabotage::kDivergentReplica && context_.rank() == 1) {
+    *live_[fetch.gather[0]].view().as_bytes().data() ^= std::byte{1};
+  }
+  std::vector<quant::ConstView> whole, cut;
+  for (const std::uint32_t t : fetch.gather) {
+    whole.push_back(live_[t].view());
+    if (!secondary_.empty() && mode_ == Mode::kTrain) cut.push_back(secondary_[t].view());
+  }
+  check_replicas(context_, "gathered weights", 1, whole);
+  if (!cut.empty()) {
+    check_replicas(context_, "secondary shards", context_.config.policy.secondary, cut);
+  }
+}
+
+void WeightStore::prefetch() {
+  std::uint64_t ahead = 0;
+  for (const Slot& slot : in_flight_) ahead += plan()[slot.fetch].elements;
+  while (started_ < plan().size()) {
+    const Fetch& fetch = plan()[started_];
+    if (ahead + fetch.elements > context_.config.prefetch || waits_for_secondary(fetch)) return;
+    ahead += fetch.elements;
+    start(started_++);
+  }
+}
+
+void WeightStore::acquire() {
+  if (!gathers()) {
+    ++next_;
+    return;
+  }
+  if (started_ == next_) start(started_++);
+  finish(in_flight_.front());
+  in_flight_.pop_front();
+  ++next_;
+  prefetch();
+}
+
+void WeightStore::release() {
+  for (const std::uint32_t t : plan()[next_ - 1].release) live_[t].reset();
+}
+
+quant::ConstView WeightStore::weight(std::uint32_t t) {
+  if (live_[t]) return live_[t].view();
+  if (gathers()) {
+    throw std::logic_error(
+        fmt::format("weight {} used while it is not gathered", context_.tensor(t).name));
+  }
+  return params_[t].view();
+}
+
+}  // namespace zeropp::zero
