@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -10,13 +11,28 @@
 namespace zeropp::hierarchy {
 
 enum class Collective : std::uint8_t {
-  kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kGatherScalars, kBarrier, kOther,
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kBroadcast,
+  kGatherScalars,
+  kBarrier,
+  kOther,
 };
 enum class Algorithm : std::uint8_t { kRing, kAllToAll, kHierarchical, kNative };
-enum class Phase : std::uint8_t { kInit, kForward, kBackward, kStep, kEval, kCheckpoint, kOther };
+enum class Phase : std::uint8_t {
+  kInit,
+  kForward,
+  kBackward,
+  kStep,
+  kEval,
+  kCheckpoint,
+  kOther
+};
 
 std::string_view name(Collective c);
-std::string_view name(Algorithm a);   ///< "ring", "all_to_all", "hierarchical", "native".
+std::string_view name(Algorithm a);  ///< "ring", "all_to_all", "hierarchical", "native".
 std::string_view name(Phase p);
 Algorithm parse_algorithm(std::string_view text);  ///< UsageError lists the names.
 
@@ -58,20 +74,24 @@ class Ledger {
   void sent(const TrafficKey& key, const quant::WireBytes& bytes);
   void received(const TrafficKey& key, std::uint64_t bytes);
   /// One collective began (a call of a public collective, not a hop).
-  void collective(const CallInfo& call) { (void)call; ++collectives_; }
+  void collective(const CallInfo& call) {
+    (void)call;
+    ++collectives_;
+  }
 
   const std::vector<TrafficEntry>& entries() const { return entries_; }  ///< Sorted by key.
   std::uint64_t collectives() const { return collectives_; }
   /// Sum over entries on one link class (all roles but control if !with_control).
   Traffic sent_on(int link, bool with_control = false) const;
   void reset();
-  /// This minus an earlier snapshot of the same ledger.
+  /// This minus an earlier snapshot of the same ledger; entries that did not change are absent.
   Ledger since(const Ledger& earlier) const;
   void add(const Ledger& other);
 
  private:
   TrafficEntry& entry(const TrafficKey& key);
   std::vector<TrafficEntry> entries_;
+  std::size_t recent_ = 0;  ///< Index of the entry used last.
   std::uint64_t collectives_ = 0;
 };
 
