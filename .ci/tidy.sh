@@ -1,8 +1,8 @@
 #!/bin/bash
 # clang-tidy, warnings as errors. usage: tidy.sh BUILD [--all]
 # By default on sources changed since the last tag (all, where there is no tag), newest commits
-# first, for at most ZEROPP_TIDY_SECONDS (480); what was not reached is listed. A changed header
-# is seen through the sources that include it.
+# first, for at most ZEROPP_TIDY_SECONDS (480); what was not reached is listed. Headers are checked
+# through the sources that include them.
 set -eu
 cd "$(dirname "$0")/.."
 build=$1
