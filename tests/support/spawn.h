@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -11,13 +12,20 @@
 
 namespace zeropp::test {
 
+/// The options as given, or a thread per rank whatever they say where ZEROPP_TEST_THREADS is set:
+/// ThreadSanitizer follows threads, not our fibers (.ci/sanitize.sh tsan).
+inline hierarchy::VirtualOptions launch_options(hierarchy::VirtualOptions options = {}) {
+  if (std::getenv("ZEROPP_TEST_THREADS") != nullptr) options.thread_per_rank = true;
+  return options;
+}
+
 /// Runs `body` on every virtual rank and returns what each of them returned, by rank.
 template <class Result>
 std::vector<Result> spawn(const hierarchy::Topology& topology,
                           const hierarchy::VirtualOptions& options,
                           const std::function<Result(hierarchy::Transport&)>& body) {
   std::vector<Result> results(static_cast<std::size_t>(topology.ranks()));
-  hierarchy::run_virtual(topology, options, [&](hierarchy::Transport& transport) {
+  hierarchy::run_virtual(topology, launch_options(options), [&](hierarchy::Transport& transport) {
     results[static_cast<std::size_t>(transport.rank())] = body(transport);
   });
   return results;
@@ -26,7 +34,7 @@ std::vector<Result> spawn(const hierarchy::Topology& topology,
 /// The same without results.
 inline void spawn(const hierarchy::Topology& topology, const hierarchy::VirtualOptions& options,
                   const std::function<void(hierarchy::Transport&)>& body) {
-  hierarchy::run_virtual(topology, options, body);
+  hierarchy::run_virtual(topology, launch_options(options), body);
 }
 
 /// N ranks on one node, for tests that do not look at levels.
