@@ -28,7 +28,8 @@ std::shared_ptr<const Dataset> load_dataset(const std::string& name,
 /// ((step*GAS + micro)*N + rank)*B + b. The window's start is Philox(seed, kData, index).
 void train_sample(const Dataset& data, std::uint64_t seed, std::uint64_t index, int seq,
                   std::int32_t* tokens, std::int32_t* targets);
-/// Held-out windows are consecutive and do not overlap; count of whole windows.
+/// Held-out windows are consecutive and do not overlap: every held-out byte but the first is
+/// predicted at most once. Count of whole windows.
 std::uint64_t validation_windows(const Dataset& data, int seq);
 void validation_sample(const Dataset& data, std::uint64_t index, int seq, std::int32_t* tokens,
                        std::int32_t* targets);

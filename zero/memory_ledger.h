@@ -13,6 +13,7 @@ class MemoryLedger : public quant::MemoryTracker {
  public:
   using ByKind = std::array<std::uint64_t, quant::kMemoryKinds>;
   void on_allocate(quant::MemoryKind kind, std::size_t bytes) override;
+  /// Stops at zero: freeing more than was allocated is the caller's bug, never a huge figure.
   void on_free(quant::MemoryKind kind, std::size_t bytes) noexcept override;
 
   /// Peaks are kept per phase; set_phase starts or continues one.
@@ -24,7 +25,8 @@ class MemoryLedger : public quant::MemoryTracker {
   ByKind peak_by_kind() const { return peak_; }                       ///< Each kind's own peak.
   /// Peak of params + grads + master + momentum + variance + secondary together.
   std::uint64_t peak_model_states() const { return peak_states_; }
-  void reset_peaks();  ///< Peaks := current.
+  /// Peaks := current; phases that have not run since have none.
+  void reset_peaks();
 
  private:
   ByKind current_{}, peak_{};

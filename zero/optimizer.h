@@ -36,7 +36,7 @@ struct OptimizerArgs {
 void optimizer_update(const OptimizerConfig& config, const OptimizerArgs& args);
 
 /// DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR, or a constant. `lr(k)` is the rate of
-/// the update that follows k applied updates.
+/// the update that follows k applied updates (zero/schedule.cc has the off-by-ones).
 struct ScheduleConfig {
   std::string type;  ///< "" = constant.
   double warmup_min_lr = 0, warmup_max_lr = 0.001;

@@ -39,7 +39,7 @@ struct SchemeRequest {
   int secondary = 0;                ///< Group size in ranks; 0 or 1 = off.
   int mics_group = 0;               ///< MiCS: all states sharded in groups of that size.
   int hsdp_group = 0;               ///< HSDP: likewise, reduced at every micro-step.
-  std::string reduce_at;            ///< "", "boundary", "micro_step", "two_hop".
+  std::string reduce_at = {};       ///< "", "boundary", "micro_step", "two_hop".
 };
 
 /// UsageError for every combination that makes no sense: secondary without params over the
