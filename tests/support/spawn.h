@@ -12,8 +12,8 @@
 
 namespace zeropp::test {
 
-/// The options as given, or a thread per rank whatever they say where ZEROPP_TEST_THREADS is set:
-/// ThreadSanitizer follows threads, not our fibers (.ci/sanitize.sh tsan).
+/// The options as given, or a thread per rank whatever they say where ZEROPP_TEST_THREADS is
+/// set: ThreadSanitizer follows threads, not our fibers (.ci/sanitize.sh tsan).
 inline hierarchy::VirtualOptions launch_options(hierarchy::VirtualOptions options = {}) {
   if (std::getenv("ZEROPP_TEST_THREADS") != nullptr) options.thread_per_rank = true;
   return options;
@@ -25,9 +25,10 @@ std::vector<Result> spawn(const hierarchy::Topology& topology,
                           const hierarchy::VirtualOptions& options,
                           const std::function<Result(hierarchy::Transport&)>& body) {
   std::vector<Result> results(static_cast<std::size_t>(topology.ranks()));
-  hierarchy::run_virtual(topology, launch_options(options), [&](hierarchy::Transport& transport) {
-    results[static_cast<std::size_t>(transport.rank())] = body(transport);
-  });
+  hierarchy::run_virtual(
+      topology, launch_options(options), [&](hierarchy::Transport& transport) {
+        results[static_cast<std::size_t>(transport.rank())] = body(transport);
+      });
   return results;
 }
 
