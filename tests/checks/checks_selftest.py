@@ -74,6 +74,12 @@ class ChecksTest(unittest.TestCase):
         self.expect(layering, {"quant/codec.cc": "#include <iostream>\n"}, "forbidden")
         self.expect(layering, {"tests/quant/codec_test.cc": "#include <format>\n"}, "forbidden")
 
+    def test_ranks_in_tests_can_be_threads(self):
+        test = "tests/zero/engine_test.cc"
+        self.expect(layering, {test: "run_virtual(topology, {}, body);"}, "launch_options")
+        ok = {test: "run_virtual(topology, launch_options({}), body);"}
+        self.assertEqual(self.found(layering, ok), [])
+
     def test_orphans(self):
         self.expect(orphans, {"quant/orphan.cc": ""}, "quant/orphan.cc", "never built")
         self.expect(orphans, {"quant/cuda/codec.cu": ""}, "quant/cuda/codec.cu")

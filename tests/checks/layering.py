@@ -37,11 +37,20 @@ def problems(root):
         text = (Path(root) / path).read_text(encoding="utf-8")
         if path.suffix in {".h", ".cuh"} and "#pragma once" not in text:
             found.append(f"{path}: no #pragma once")
+        if _escapes_tsan(path, text):
+            found.append(f"{path}: run_virtual without launch_options of tests/support/spawn.h, "
+                         "so TSan would meet fibers")
         for quoted, header in includes(text):
             problem = _quoted(root, path, header) if quoted else _system(path, header)
             if problem:
                 found.append(f"{path}: {problem}")
     return found
+
+
+def _escapes_tsan(path, text):
+    """Tests of these layers also run under TSan, which needs a thread per rank."""
+    in_tsan = path.parts[:2] in (("tests", "hierarchy"), ("tests", "zero"))
+    return in_tsan and "run_virtual(" in text and "launch_options(" not in text
 
 
 def _quoted(root, path, header):
