@@ -89,11 +89,7 @@ class CastCodec final : public Codec {
       for (const auto& wire : wires.subspan(1)) {
         accumulate(sum, source(wire, out.n).slice(first, m));
       }
-      if (divisor == 1.0F) {
-        convert(sum, out.slice(first, m));
-      } else {
-        divide(sum, divisor, out.slice(first, m));
-      }
+      divide(sum, divisor, out.slice(first, m));
     }
   }
 

@@ -39,11 +39,7 @@ void Codec::decode_sum(std::span<const std::span<const std::byte>> wires, float 
   Tensor sum = scratch(out.n);
   decode(wires[0], sum.view());
   for (const auto& wire : wires.subspan(1)) decode_add(wire, {sum.f32(), out.n});
-  if (divisor == 1.0F) {
-    convert(sum.view(), out);
-  } else {
-    divide(sum.view(), divisor, out);
-  }
+  divide(sum.view(), divisor, out);  // By 1 too: it changes nothing but makes NaN canonical.
 }
 
 std::size_t Codec::reduce_encode(const Codec& from,

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "quant/error.h"
-#include "quant/reference.h"
+#include "quant/kernels.h"
 
 namespace zeropp::quant {
 namespace {
@@ -75,17 +75,17 @@ void convert(ConstView src, MutView dst) {
     if (src.data != dst.data) std::memcpy(dst.data, src.data, src.bytes());
     return;
   }
-  reference::convert(src, dst);
+  kernels::convert(src, dst);
 }
 
 void accumulate(MutView acc, ConstView x) {
   require_equal_sizes("accumulate", x.n, acc.n);
-  reference::accumulate(acc, x);
+  kernels::accumulate(acc, x);
 }
 
 void divide(ConstView src, float divisor, MutView dst) {
   require_equal_sizes("divide", dst.n, src.n);
-  reference::divide(src, divisor, dst);
+  kernels::divide(src, divisor, dst);
 }
 
 double sum_squares(ConstView x) {
@@ -110,6 +110,6 @@ double sum_squares(ConstView x) {
          ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-bool all_finite(ConstView x) { return reference::all_finite(x); }
+bool all_finite(ConstView x) { return kernels::all_finite(x); }
 
 }  // namespace zeropp::quant

@@ -74,10 +74,16 @@ void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_
 
 namespace reference {
 void encode_blocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire);
-/// One block, x = numbers first .. first + x.n of the span; writes its scale and payload.
-void encode_block(const IntBlockFormat& f, ConstView x, std::uint64_t first,
+/// One block whose max |x| is `a`; x = numbers first .. first + x.n of the span. Writes its
+/// scale and payload.
+void encode_block(const IntBlockFormat& f, float a, ConstView x, std::uint64_t first,
                   const Philox* noise, std::byte* scale, std::byte* payload);
 void decode_blocks(const IntBlockFormat& f, const std::byte* wire, MutView out);
+void decode_add_blocks(const IntBlockFormat& f, const std::byte* wire, std::span<float> sum);
+void decode_sum_blocks(const IntBlockFormat& f, WireList wires, float divisor, MutView out);
+void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_t n,
+                          float divisor, const IntBlockFormat& to, const Philox* noise,
+                          std::byte* wire);
 }  // namespace reference
 
 }  // namespace zeropp::quant

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "quant/int_block.h"
 #include "quant/reference.h"
@@ -73,9 +74,8 @@ int get(const IntBlockFormat& f, const std::byte* payload, std::size_t m, std::s
 
 }  // namespace
 
-void encode_block(const IntBlockFormat& f, ConstView x, std::uint64_t first,
+void encode_block(const IntBlockFormat& f, float a, ConstView x, std::uint64_t first,
                   const Philox* noise, std::byte* scale, std::byte* payload) {
-  const float a = absmax(x);
   float wire_scale = 0;
   if (!std::isfinite(a)) {
     wire_scale = std::bit_cast<float>(std::uint32_t{0x7FC00000});
@@ -97,7 +97,8 @@ void encode_blocks(const IntBlockFormat& f, ConstView x, const Philox* noise, st
   const std::uint64_t blocks = f.blocks(x.n);
   for (std::uint64_t k = 0; k < blocks; ++k) {
     const std::size_t first = k * f.block, m = std::min(f.block, x.n - first);
-    encode_block(f, x.slice(first, m), first, noise, wire + k * f.kScaleBytes,
+    const ConstView block = x.slice(first, m);
+    encode_block(f, absmax(block), block, first, noise, wire + k * f.kScaleBytes,
                  wire + f.payload_offset(x.n, k));
   }
 }
@@ -113,6 +114,27 @@ void decode_blocks(const IntBlockFormat& f, const std::byte* wire, MutView out) 
       store(out, first + i, static_cast<float>(get(f, payload, m, i)) * scale);
     }
   }
+}
+
+void decode_add_blocks(const IntBlockFormat& f, const std::byte* wire, std::span<float> sum) {
+  std::vector<float> x(sum.size());
+  reference::decode_blocks(f, wire, mut_view(x));
+  reference::accumulate(mut_view(sum), view(x));
+}
+
+void decode_sum_blocks(const IntBlockFormat& f, WireList wires, float divisor, MutView out) {
+  std::vector<float> sum(out.n);
+  reference::decode_blocks(f, wires[0].data(), mut_view(sum));
+  for (const auto& wire : wires.subspan(1)) reference::decode_add_blocks(f, wire.data(), sum);
+  reference::divide(view(sum), divisor, out);
+}
+
+void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_t n,
+                          float divisor, const IntBlockFormat& to, const Philox* noise,
+                          std::byte* wire) {
+  std::vector<float> sum(n);
+  reference::decode_sum_blocks(from, wires, divisor, mut_view(sum));
+  reference::encode_blocks(to, view(sum), noise, wire);
 }
 
 }  // namespace zeropp::quant::reference
