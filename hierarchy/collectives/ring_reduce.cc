@@ -1,0 +1,133 @@
+// Ring reduce-scatter. The partial mean for owner o starts at the rank after o and goes once
+// round; every rank adds its own contribution, divided in fp32, and rounds to the wire dtype.
+// The order of the sum depends on the owner alone.
+
+#include <algorithm>
+#include <utility>
+
+#include "hierarchy/collectives/reduce.h"
+#include "quant/convert.h"
+
+namespace zeropp::hierarchy::detail {
+namespace {
+
+using quant::ConstView;
+using quant::Dtype;
+using quant::MutView;
+
+class RingReduce {
+ public:
+  explicit RingReduce(const ReduceCall& call)
+      : call_(call),
+        group_(hop_group(call.rank(), call.plan.coarse, call.plan.fine)),
+        divisor_(static_cast<float>(call.reduce.predivide == 0 ? call.ranks()
+                                                               : call.reduce.predivide)),
+        rounder_(call),
+        sum_(call.comm.memory, quant::MemoryKind::kComm, kSlice * size_of(Dtype::kF32)) {}
+
+  void run() {
+    std::size_t largest = 0;
+    for (int j = 0; j < group_.size; ++j) largest = std::max(largest, block_size(j));
+    quant::Buffer partial(call_.comm.memory, quant::MemoryKind::kComm, largest);
+    quant::Buffer next(call_.comm.memory, quant::MemoryKind::kComm, largest);
+    add(ahead(-1), {}, partial.data());
+    for (int step = 0; step + 1 < group_.size; ++step) {
+      const int owner = ahead(-2 - step);
+      Exchange exchange;
+      exchange.send(rank(ahead(1)), partial.span().first(block_size(ahead(-1 - step))),
+                    {.exact = block_size(ahead(-1 - step))});
+      const int index = exchange.receive(rank(ahead(-1)), nullptr, block_size(owner));
+      Pending pending = exchange.start(call_.comm, call_.plan.call);
+      pending.wait();
+      add(owner, received(pending, index), next.data());
+      pending.release();
+      partial.swap(next);
+    }
+  }
+
+ private:
+  /// Ring position of this rank; the sabotage goes round the other way.
+  int position() const {
+    return call_.reduce.test_reverse_order ? group_.size - 1 - group_.index : group_.index;
+  }
+  int ahead(int steps) const {
+    return ((position() + steps) % group_.size + group_.size) % group_.size;
+  }
+  int rank(int position) const {
+    return group_.member(call_.reduce.test_reverse_order ? group_.size - 1 - position
+                                                         : position);
+  }
+  int residue(int position) const { return rank(position) % call_.plan.fine; }
+
+  std::size_t block_size(int owner) const {
+    std::size_t elems = 0;
+    for (const ReduceTensor& t : call_.tensors) {
+      elems += shard_elems(call_.map(t), call_.plan.fine, residue(owner));
+    }
+    return elems * size_of(call_.reduce.wire);
+  }
+
+  /// Adds the own contribution to what came for that owner (nothing: the first one); the sum
+  /// goes to `to`, or to the outputs if this rank is the owner.
+  void add(int owner, std::span<const std::byte> came, std::byte* to) {
+    const CodecTimer timer(call_.comm);
+    const Dtype wire = call_.reduce.wire;
+    const bool mine = owner == position();
+    std::size_t at = 0;
+    for (const ReduceTensor& t : call_.tensors) {
+      const ChunkMap map = call_.map(t);
+      for_pieces(map, call_.plan.fine, residue(owner), [&](Piece p) {
+        const ConstView x = t.in.slice(local_offset(map, call_.plan.coarse, p.chunk), p.n);
+        const ConstView before{came.empty() ? nullptr : came.data() + at, wire, p.n};
+        if (mine) {
+          finish(x, before, t.out.slice(local_offset(map, call_.plan.fine, p.chunk), p.n));
+        } else {
+          pass_on(x, before, {to + at, wire, p.n});
+        }
+        at += p.n * size_of(wire);
+      });
+    }
+  }
+
+  void pass_on(ConstView x, ConstView before, MutView to) {
+    for (std::size_t first = 0; first < x.n; first += kSlice) {
+      const std::size_t n = std::min(kSlice, x.n - first);
+      const MutView place = to.slice(first, n);
+      if (to.dtype == Dtype::kF32) {
+        sum_slice(x.slice(first, n), before, first, place);
+        continue;
+      }
+      const MutView sum{sum_.data(), Dtype::kF32, n};
+      sum_slice(x.slice(first, n), before, first, sum);
+      const quant::CodecContext counting{.underflow = call_.options.underflow};
+      cast_codec(to.dtype).encode(sum, counting, place.as_bytes());
+    }
+  }
+
+  void finish(ConstView x, ConstView before, MutView out) {
+    for (std::size_t first = 0; first < x.n; first += kSlice) {
+      const std::size_t n = std::min(kSlice, x.n - first);
+      const MutView sum{sum_.data(), Dtype::kF32, n};
+      sum_slice(x.slice(first, n), before, first, sum);
+      rounder_.round(sum, out.slice(first, n));
+    }
+  }
+
+  /// sum = x / divisor + the slice of `before` that begins at `first`, in fp32.
+  void sum_slice(ConstView x, ConstView before, std::size_t first, MutView sum) const {
+    quant::divide(x, divisor_, sum);
+    if (before.data != nullptr) quant::accumulate(sum, before.slice(first, x.n));
+  }
+
+  const ReduceCall& call_;
+  HopGroup group_;
+  float divisor_;
+  ResultRounder rounder_;
+  quant::Buffer sum_;
+};
+
+}  // namespace
+
+void run_ring_reduce(const ReduceCall& call) { RingReduce(call).run(); }
+
+}  // namespace zeropp::hierarchy::detail
