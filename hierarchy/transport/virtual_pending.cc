@@ -78,12 +78,13 @@ void PendingExchange::receive(Receive& r) {
     endpoint_.throw_failed(wait_text(&r));
   }
   const Message& message = r.channel->take(r.ticket);
-  try {
-    check(r, message);
-  } catch (...) {
+  if (!matches(r, message)) {
+    const std::string text = mismatch_text(r, message);
     message.done->fetch_add(1, std::memory_order_release);
     r.channel->leave();
-    throw;
+    endpoint_.world_.fail(endpoint_.rank(), endpoint_.where(), RankError{.text = text});
+    abandon();
+    throw TransportError(text);
   }
   if (r.op.into == nullptr) {
     r.data = message.data;
@@ -98,16 +99,19 @@ void PendingExchange::receive(Receive& r) {
   r.channel->leave();
 }
 
-void PendingExchange::check(const Receive& r, const Message& message) const {
+bool PendingExchange::matches(const Receive& r, const Message& message) const {
   const std::size_t size = message.data.size();
   const bool fits = r.op.variable ? size <= r.op.bytes : size == r.op.bytes;
-  if (fits && message.call == call_) return;
-  throw TransportError(
-      fmt::format("mismatch: rank {} expects {}{} bytes of {}, sequence {}, from rank {}, "
-                  "which sent {} bytes "
-                  "of {}, sequence {}",
-                  endpoint_.rank(), r.op.variable ? "up to " : "", r.op.bytes, describe(call_),
-                  sequence_, r.op.peer, size, describe(message.call), message.sequence));
+  return fits && message.call == call_;
+}
+
+std::string PendingExchange::mismatch_text(const Receive& r, const Message& message) const {
+  return fmt::format(
+      "mismatch: rank {} expects {}{} bytes of {}, sequence {}, from rank {}, which sent {} "
+      "bytes "
+      "of {}, sequence {}",
+      endpoint_.rank(), r.op.variable ? "up to " : "", r.op.bytes, describe(call_), sequence_,
+      r.op.peer, message.data.size(), describe(message.call), message.sequence);
 }
 
 void PendingExchange::give_back() {

@@ -45,7 +45,8 @@ class PendingExchange final : public Pending::Impl {
   };
 
   void receive(Receive& receive);
-  void check(const Receive& receive, const Message& message) const;
+  bool matches(const Receive& receive, const Message& message) const;
+  std::string mismatch_text(const Receive& receive, const Message& message) const;
   void give_back();
   /// Gives up after a failure: nothing of this rank is lent or read afterwards.
   void abandon();
