@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace zeropp::experiments {
+
+/// Key order is kept: people read these files.
+using Json = nlohmann::ordered_json;
+
+/// Parses one JSON value. UsageError names `source` and the place: syntax errors, and a key
+/// that occurs twice in one object.
+Json parse_json(std::string_view text, const std::string& source);
+/// UsageError when the file cannot be read.
+Json read_json(const std::filesystem::path& path);
+std::string read_text(const std::filesystem::path& path);
+
+/// JSON text. Finite floats are written with the fewest digits that read back as the same bits,
+/// non-finite ones as the strings "nan", "inf", "-inf". indent < 0: one line.
+std::string to_text(const Json& value, int indent = 2);
+std::string float_text(double value);
+/// A number, or one of the three strings, back to a double.
+double to_double(const Json& value);
+
+/// Writes to a temporary name in the same folder, then renames: readers see the old file or the
+/// new one. UsageError when the folder cannot be written.
+void write_atomic(const std::filesystem::path& path, std::string_view text);
+/// create_directories with a UsageError.
+void make_directory(const std::filesystem::path& path);
+
+}  // namespace zeropp::experiments

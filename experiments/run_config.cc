@@ -1,0 +1,198 @@
+#include "experiments/run_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "experiments/resolve.h"
+#include "quant/error.h"
+#include "zero/data.h"
+
+namespace zeropp::experiments {
+namespace {
+
+/// A variant as written: its patch, without name and flag.
+struct Patch {
+  std::string name = "main";
+  bool baseline = true;
+  Json config = Json::object();
+};
+
+/// Names become folders.
+void check_name(const std::string& name, const std::string& where) {
+  const bool good =
+      !name.empty() && name.size() <= 80 && name[0] != '.' && name[0] != '-' &&
+      std::all_of(name.begin(), name.end(), [](unsigned char c) {
+        return std::isalnum(c) != 0 || std::string_view("+-_.=,").find(c) != std::string::npos;
+      });
+  if (!good) {
+    throw UsageError("config",
+                     where + ".name to be letters, digits and + - _ . = , (it names a folder)",
+                     "'" + name + "'");
+  }
+}
+
+Patch read_patch(const Json& item, std::size_t index) {
+  const std::string where = fmt::format("zeropp.variants[{}]", index);
+  if (!item.is_object()) throw UsageError("config", where + " to be an object", item.dump());
+  Patch patch{.name = "", .baseline = false, .config = item};
+  if (!item.contains("name") || !item["name"].is_string()) {
+    throw UsageError("config", where + ".name to be a string",
+                     item.contains("name") ? item["name"].dump() : "nothing");
+  }
+  patch.name = item["name"].get<std::string>();
+  check_name(patch.name, where);
+  if (item.contains("baseline")) {
+    if (!item["baseline"].is_boolean()) {
+      throw UsageError("config", where + ".baseline to be true or false",
+                       item["baseline"].dump());
+    }
+    patch.baseline = item["baseline"].get<bool>();
+  }
+  patch.config.erase("name");
+  patch.config.erase("baseline");
+  return patch;
+}
+
+/// What all variants of a run share: else their losses and bytes could not be compared.
+void check_shared(const Patch& patch) {
+  for (const char* key : {"cluster", "transport", "model", "data", "validation_fraction",
+                          "seeds", "workers", "timeout_s", "variants", "sweep"}) {
+    const std::string path = std::string("zeropp.") + key;
+    if (ConfigView(patch.config).has(path)) {
+      throw UsageError(fmt::format("config, variant '{}'", patch.name),
+                       path + " to be set once for all variants", "it in a variant");
+    }
+  }
+}
+
+std::vector<Patch> read_patches(const Json& config) {
+  const Json* list = ConfigView(config).find("zeropp.variants");
+  if (list == nullptr) return {Patch{}};
+  if (list->empty()) throw UsageError("config", "zeropp.variants to name variants", "[]");
+  std::vector<Patch> patches;
+  std::set<std::string> names;
+  std::size_t baselines = 0;
+  for (const Json& item : *list) {
+    patches.push_back(read_patch(item, patches.size()));
+    check_shared(patches.back());
+    if (!names.insert(patches.back().name).second) {
+      throw UsageError("config", "zeropp.variants with different names",
+                       "'" + patches.back().name + "' twice");
+    }
+    baselines += patches.back().baseline ? 1 : 0;
+  }
+  if (baselines != 1) {
+    throw UsageError("config", "exactly one of zeropp.variants with \"baseline\": true",
+                     std::to_string(baselines));
+  }
+  return patches;
+}
+
+/// An override that every variant writes over would change nothing.
+void check_overrides_used(const std::vector<std::string>& paths,
+                          const std::vector<Patch>& patches) {
+  for (const std::string& path : paths) {
+    const bool used = std::any_of(patches.begin(), patches.end(), [&](const Patch& patch) {
+      return !ConfigView(patch.config).has(path);
+    });
+    if (!used) {
+      throw UsageError("override", "a key that some variant does not set itself",
+                       "'" + path + "', which every variant sets");
+    }
+  }
+}
+
+/// SHA-256 of what decides a variant's results: not seeds, names, threads.
+std::string variant_hash(const VariantConfig& variant) {
+  Json config = Json::parse(variant.resolved);
+  for (const char* key : {"seeds", "variants", "workers", "timeout_s"}) {
+    config["zeropp"].erase(key);
+  }
+  const std::string text = nlohmann::json(config).dump();  // Sorted keys.
+  return zero::sha256_hex(text.data(), text.size());
+}
+
+std::string run_hash(const RunConfig& run) {
+  std::string text;
+  for (const VariantConfig& v : run.variants) {
+    text += fmt::format("{} {} {}\n", v.name, v.baseline, v.hash);
+  }
+  text += fmt::format("{}", fmt::join(run.seeds, " "));
+  return zero::sha256_hex(text.data(), text.size());
+}
+
+VariantConfig make_variant(const Json& base, const Patch& patch,
+                           const hierarchy::Topology& topology, bool named) {
+  try {
+    Json config = base;
+    config["zeropp"].erase("variants");
+    deep_merge(config, patch.config);
+    auto ignored = check_keys(config);
+    VariantConfig variant = resolve_variant(config, topology);
+    variant.name = patch.name;
+    variant.baseline = patch.baseline;
+    variant.ignored_keys = std::move(ignored);
+    Json resolved = Json::parse(variant.resolved);
+    resolved["zeropp"]["variants"] = Json::array({{{"name", patch.name}, {"baseline", true}}});
+    variant.resolved = to_text(resolved);
+    variant.hash = variant_hash(variant);
+    return variant;
+  } catch (const UsageError& e) {
+    if (!named) throw;
+    rethrow_in(fmt::format("variant '{}'", patch.name), e.what());
+  }
+}
+
+}  // namespace
+
+RunConfig parse_run_config(std::string_view text, const std::string& source,
+                           const std::vector<std::string>& overrides) {
+  Json config = parse_json(text, source);
+  const auto paths = apply_overrides(config, overrides);
+  if (config.contains("variants")) {  // Also accepted at the top.
+    if (ConfigView(config).has("zeropp.variants")) {
+      throw UsageError("config", "variants once", "variants and zeropp.variants");
+    }
+    at_path(config, "zeropp.variants") = config["variants"];
+    config.erase("variants");
+  }
+  check_keys(config);  // First as written: an error of the file is not one of its variants.
+  at_path(config, "zeropp");
+  if (!config["zeropp"].is_object()) config["zeropp"] = Json::object();
+
+  const ConfigView view(config);
+  RunConfig run;
+  run.stem = std::filesystem::path(source).stem().string();
+  run.topology = resolve_topology(view);
+  if (view.has("zeropp.cluster.preset")) run.preset = view.get_string("zeropp.cluster.preset");
+  run.data = view.get_string("zeropp.data");
+  run.validation_fraction = view.get_double("zeropp.validation_fraction");
+  run.seeds = resolve_seeds(view);
+  run.workers = static_cast<int>(view.get_int("zeropp.workers"));
+  run.timeout_s = view.get_double("zeropp.timeout_s");
+  const std::vector<Patch> patches = read_patches(config);
+  check_overrides_used(paths, patches);
+  const bool named = view.has("zeropp.variants");
+  for (const Patch& patch : patches) {
+    run.variants.push_back(make_variant(config, patch, run.topology, named));
+  }
+  run.hash = run_hash(run);
+  return run;
+}
+
+RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+  return parse_run_config(read_text(path), path, overrides);
+}
+
+std::string job_config(const VariantConfig& variant, std::uint64_t seed) {
+  Json config = Json::parse(variant.resolved);
+  config["zeropp"]["seeds"] = Json::array({seed});
+  return to_text(config) + "\n";
+}
+
+}  // namespace zeropp::experiments

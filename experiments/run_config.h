@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "experiments/json_io.h"
+#include "hierarchy/topology.h"
+#include "zero/engine.h"
+#include "zero/model.h"
+
+namespace zeropp::experiments {
+
+/// One variant, ready to run: what its keys mean on this topology.
+struct VariantConfig {
+  std::string name;
+  bool baseline = false;
+  zero::GptConfig model;
+  zero::EngineConfig engine;  ///< The job sets the seed.
+  std::uint64_t steps = 0;
+  std::uint64_t eval_every = 0;  ///< Steps; 0 = only at the end.
+  std::uint64_t eval_windows = 0;
+  std::string weight_codec;                  ///< Canonical spec, or "exact".
+  std::vector<std::string> gradient_codecs;  ///< One a level, innermost first.
+  std::string secondary;  ///< "none", a level's name, or a size where no level has it.
+  std::vector<std::string> ignored_keys;
+  std::string
+      resolved;      ///< JSON: a config that runs this variant alone, every default written.
+  std::string hash;  ///< SHA-256 of what decides the results, seed apart.
+
+  zero::StateLayout layout() const;
+};
+
+/// A config file with all its variants.
+struct RunConfig {
+  std::string stem;  ///< File name without extension.
+  hierarchy::Topology topology = hierarchy::Topology::two_level(1, 1);
+  std::string preset;  ///< Named cluster of the time model, may be empty.
+  std::string data;
+  double validation_fraction = 0;
+  std::vector<std::uint64_t> seeds;
+  int workers = 0;
+  double timeout_s = 0;
+  std::vector<VariantConfig> variants;  ///< At least one; exactly one is the baseline.
+  std::string hash;                     ///< Over variants and seeds; names the default folder.
+};
+
+/// Reads, checks and resolves. Overrides ("key=value") come before variants. UsageError names
+/// the key, the value and what is allowed; the variant too where one is at fault.
+RunConfig load_run_config(const std::string& path,
+                          const std::vector<std::string>& overrides = {});
+RunConfig parse_run_config(std::string_view text, const std::string& source,
+                           const std::vector<std::string>& overrides = {});
+
+/// The config.json of one job: the resolved variant with that seed alone.
+std::string job_config(const VariantConfig& variant, std::uint64_t seed);
+
+}  // namespace zeropp::experiments
