@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quant/codec.h"
@@ -79,7 +80,9 @@ class Ledger {
     ++collectives_;
   }
 
-  const std::vector<TrafficEntry>& entries() const { return entries_; }  ///< Sorted by key.
+  /// Sorted by key.
+  const std::vector<TrafficEntry>& entries() const& { return entries_; }
+  std::vector<TrafficEntry> entries() && { return std::move(entries_); }  // For range-for.
   std::uint64_t collectives() const { return collectives_; }
   /// Sum over entries on one link class (all roles but control if !with_control).
   Traffic sent_on(int link, bool with_control = false) const;

@@ -238,7 +238,15 @@ TEST_P(VirtualTransport, WaitingForReceivesIsOptional) {
 INSTANTIATE_TEST_SUITE_P(Launches, VirtualTransport, testing::ValuesIn(test::launches()),
                          [](const auto& launch) { return launch.param.name; });
 
-TEST(VirtualFibers, AThousandRanks) {
+/// What only fibers have, or only they can afford.
+class VirtualFibers : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::launch_options().thread_per_rank) GTEST_SKIP() << "ZEROPP_TEST_THREADS is set";
+  }
+};
+
+TEST_F(VirtualFibers, AThousandRanks) {
   VirtualOptions options;
   options.workers = 2;
   const Topology topology = Topology::two_level(128, 8);
@@ -273,7 +281,7 @@ TEST(VirtualFibers, AThousandRanks) {
   EXPECT_EQ(sums, std::vector<long>(1024, 1024L * 1023 / 2));
 }
 
-TEST(VirtualFibers, RunInsideARankOfAnotherRun) {
+TEST_F(VirtualFibers, RunInsideARankOfAnotherRun) {
   VirtualOptions options;
   options.workers = 2;
   const auto sums = spawn<int>(flat(3), options, [&](Transport& outer) {
@@ -287,7 +295,7 @@ TEST(VirtualFibers, RunInsideARankOfAnotherRun) {
   EXPECT_EQ(sums, (std::vector<int>{6, 7, 8}));
 }
 
-TEST(VirtualFibers, WorkersOwnConsecutiveRanks) {
+TEST_F(VirtualFibers, WorkersOwnConsecutiveRanks) {
   VirtualOptions options;
   options.workers = 3;
   const auto threads = spawn<std::thread::id>(flat(8), options, [](Transport& t) {
@@ -308,7 +316,7 @@ TEST(VirtualFibers, WorkersOwnConsecutiveRanks) {
   EXPECT_GE(virtual_workers(flat(8), options), 1);
 }
 
-TEST(VirtualFibers, WaitedSecondsCountsOthersWork) {
+TEST_F(VirtualFibers, WaitedSecondsCountsOthersWork) {
   VirtualOptions options;
   options.workers = 1;
   constexpr auto nap = std::chrono::milliseconds(20);
@@ -329,7 +337,7 @@ concept CanBypassTheLedger = requires(T& t) {
 
 TEST(TransportFront, NothingIsSentUncounted) {
   static_assert(!CanBypassTheLedger<Transport>);
-  std::uint64_t hook_calls = 0;
+  std::atomic<std::uint64_t> hook_calls{0};
   VirtualOptions options;
   options.workers = 1;
   options.on_exchange = [&](int rank, const CallInfo& call, std::uint64_t sequence) {
@@ -362,7 +370,7 @@ TEST(TransportFront, NothingIsSentUncounted) {
     EXPECT_EQ(net.received.bytes, quant::WireBytes{.payload = 96});
     EXPECT_EQ(net.received.messages, 2u);
   });
-  EXPECT_EQ(hook_calls, 4u);
+  EXPECT_EQ(hook_calls.load(), 4u);
 }
 
 TEST(TransportFront, RefusesBadMessages) {
