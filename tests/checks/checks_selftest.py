@@ -96,6 +96,9 @@ class ChecksTest(unittest.TestCase):
     def test_file_size(self):
         self.assertEqual(self.found(file_size, {"quant/codec.cc": "\n" * 450}), [])
         self.expect(file_size, {"quant/codec.cc": "\n" * 451}, "quant/codec.cc: 451 lines")
+        test = "tests/quant/codec_test.cc"
+        self.assertEqual(self.found(file_size, {test: "\n" * 600}), [])
+        self.expect(file_size, {test: "\n" * 601}, "601 lines")
 
     def test_documents(self):
         config = "experiments/configs/a.json"
@@ -103,7 +106,9 @@ class ChecksTest(unittest.TestCase):
         self.expect(documents, {"LICENSE": "MIT"}, "not Apache")
         self.expect(documents, {"README.md": None}, "README.md: missing")
         late = GOOD["README.md"].replace("make test\n", "") + "\n" * 60 + "make test\n"
-        self.expect(documents, {"README.md": late}, "no 'make test' in the first 60 lines")
+        self.expect(documents, {"README.md": late}, "no 'make test' before")
+        hidden = GOOD["README.md"].replace("![picture](quant/codec.h)", "<!-- ![x](y) -->")
+        self.expect(documents, {"README.md": hidden}, "no '!['")
         self.expect(documents, {"README.md": GOOD["README.md"] + "[x](gone.md#part)\n"}, "gone.md")
         self.expect(documents, {config: '{"steps": 1}'}, "no comment key")
         self.expect(documents, {config: '{"comment": " "}'}, "no comment key")
