@@ -1,6 +1,8 @@
 #include "tests/hierarchy/collectives_support.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <utility>
 
 namespace zeropp::test {
@@ -94,7 +96,43 @@ std::vector<float> hop_chunk(const ReduceProblem& p, int owner, int chunk) {
   return held[static_cast<std::size_t>(owner)].floats();
 }
 
+class NonZeroCodec final : public quant::Codec {
+ public:
+  const std::string& spec() const override {
+    static const std::string text = "non_zero";
+    return text;
+  }
+  quant::CodecTraits traits() const override { return {.fixed_rate = false}; }
+  quant::WireBytes wire_bytes(std::size_t n) const override {
+    return {.payload = 4 * n, .scale = 4 * n};
+  }
+  std::size_t encode(quant::ConstView x, const CodecContext&,
+                     std::span<std::byte> wire) const override {
+    std::vector<float> values(x.n);
+    quant::convert(x, quant::mut_view(values));
+    std::size_t at = 0;
+    for (std::uint32_t i = 0; i < x.n; ++i) {
+      if (values[i] == 0) continue;
+      std::memcpy(wire.data() + at, &i, 4);
+      std::memcpy(wire.data() + at + 4, &values[i], 4);
+      at += 8;
+    }
+    return at;
+  }
+  void decode(std::span<const std::byte> wire, quant::MutView out) const override {
+    std::vector<float> values(out.n);
+    for (std::size_t at = 0; at + 8 <= wire.size(); at += 8) {
+      std::uint32_t i = 0;
+      std::memcpy(&i, wire.data() + at, 4);
+      std::memcpy(&values.at(i), wire.data() + at + 4, 4);
+    }
+    quant::convert(quant::view(values), out);
+  }
+};
+
 }  // namespace
+
+quant::CodecPtr non_zero_codec() { return std::make_shared<const NonZeroCodec>(); }
 
 float value(std::uint64_t seed, std::uint64_t a, std::uint64_t b) {
   std::uint64_t z = seed * 0x9E3779B97F4A7C15ULL + a * 0xBF58476D1CE4E5B9ULL + b + 1;

@@ -67,6 +67,10 @@ using Codecs = std::vector<quant::CodecPtr>;
 Codecs make_codecs(const std::vector<std::string>& specs, Dtype wire);
 std::vector<const quant::Codec*> raw(const Codecs& codecs);
 
+/// A variable-rate codec: the non-zero elements alone, each as u32 index and fp32 value.
+/// Lossless.
+quant::CodecPtr non_zero_codec();
+
 /// {coarse, prefixes of the topology in between that fit, fine}, or {coarse, fine}.
 std::vector<int> oracle_chain(const Topology& t, Algorithm a, int coarse, int fine);
 /// Innermost level whose group holds that many ranks.
