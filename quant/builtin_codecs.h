@@ -13,6 +13,9 @@ namespace zeropp::quant {
 std::vector<CodecEntry> cast_codecs();       ///< cast_codec.cc
 std::vector<CodecEntry> int_block_codecs();  ///< int_block_codec.cc
 
+/// The codec `identity` of a communication data type.
+CodecPtr identity_codec(Dtype wire_dtype);  // cast_codec.cc
+
 /// UsageError that names the codec if a caller's wire span is too short.
 void require_wire_size(std::string_view spec, std::string_view what, std::size_t found,
                        std::size_t needed);

@@ -119,6 +119,10 @@ CodecEntry cast_entry(Dtype dtype, std::string help) {
 
 }  // namespace
 
+CodecPtr identity_codec(Dtype wire_dtype) {
+  return std::make_shared<const CastCodec>("identity", wire_dtype);
+}
+
 void require_wire_size(std::string_view spec, std::string_view what, std::size_t found,
                        std::size_t needed) {
   if (found >= needed) return;
@@ -133,9 +137,12 @@ std::vector<CodecEntry> cast_codecs() {
                      .help = "exact: a cast to the communication data type",
                      .params = {{"dtype", "the wire dtype", "fp32, bf16 or fp16"}},
                      .examples = {"identity", "identity:dtype=bf16", "identity:dtype=fp16"},
-                     .make = [](const CodecSpec& spec) {
+                     .make = [](const CodecSpec& spec) -> CodecPtr {
+                       const auto dtype = spec.args.find("dtype");
+                       if (dtype == spec.args.end()) return identity_codec(Dtype::kF32);
+                       const Dtype d = parse_dtype(dtype->second);
                        return std::make_shared<const CastCodec>(
-                           "identity", parse_dtype(spec.args.at("dtype")));
+                           "identity:dtype=" + std::string(name(d)), d);
                      }});
   entries.push_back(cast_entry(Dtype::kF32, "exact: fp32 on the wire"));
   entries.push_back(cast_entry(Dtype::kBF16, "exact: bf16 on the wire, nearest even"));

@@ -21,6 +21,12 @@ double ratio(double a, double b, double zero_over_zero) {
   return a == 0 ? zero_over_zero : std::copysign(kInfinity, a);
 }
 
+/// The larger one; a NaN wins and stays, which std::max does not promise.
+double larger(double a, double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  return std::max(a, b);
+}
+
 }  // namespace
 
 void ErrorSums::add(ConstView x, ConstView y) {
@@ -39,7 +45,7 @@ void ErrorSums::add(ConstView x, ConstView y) {
       xy += a * b;
       dd += e * e;
       d += e;
-      if (!(std::fabs(e) <= max_abs)) max_abs = std::fabs(e);  // NaN wins and stays.
+      max_abs = larger(max_abs, std::fabs(e));
     }
   }
   n += x.n;
@@ -51,7 +57,7 @@ void ErrorSums::add(const ErrorSums& o) {
   xy += o.xy;
   dd += o.dd;
   d += o.d;
-  if (!(o.max_abs <= max_abs)) max_abs = o.max_abs;
+  max_abs = larger(max_abs, o.max_abs);
   n += o.n;
 }
 

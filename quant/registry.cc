@@ -102,10 +102,11 @@ CodecPtr make_codec(std::string_view text, Dtype wire_dtype) {
     throw UsageError("codec", "a spec without decorators (none is known yet)",
                      quoted(text.substr(0, bar)));
   }
-  CodecSpec spec = parse(text);
+  const CodecSpec spec = parse(text);
   const CodecEntry entry = registry().at(spec.name);
   require_known_keys(entry, spec);
-  if (spec.name == "identity") spec.args.emplace("dtype", name(wire_dtype));
+  // The one codec whose default comes from the caller.
+  if (spec.name == "identity" && spec.args.empty()) return identity_codec(wire_dtype);
   return entry.make(spec);
 }
 

@@ -1,0 +1,114 @@
+#include "quant/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "quant/error.h"
+
+namespace zeropp::quant {
+namespace {
+
+using testing::HasSubstr;
+
+std::string error_of(const std::string& spec) {
+  try {
+    make_codec(spec);
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Registry, CanonicalSpecs) {
+  EXPECT_EQ(make_codec("int8")->spec(), "int8:block=2048");
+  EXPECT_EQ(make_codec("int4")->spec(), "int4:block=128");
+  EXPECT_EQ(make_codec("int4:scheme=symmetric,rounding=nearest,scale=fp32,block=64")->spec(),
+            "int4:block=64");
+  EXPECT_EQ(make_codec("int4:scheme=deepspeed,rounding=stochastic")->spec(),
+            "int4:block=128,rounding=stochastic,scheme=deepspeed");
+  EXPECT_EQ(make_codec("fp16")->spec(), "fp16");
+}
+
+TEST(Registry, IdentityTakesTheWireDtype) {
+  EXPECT_EQ(make_codec("identity")->wire_bytes(10).exact, 40U);
+  for (const Dtype d : {Dtype::kBF16, Dtype::kF16}) {
+    const auto codec = make_codec("identity", d);
+    EXPECT_EQ(codec->wire_bytes(10).exact, 20U);
+    EXPECT_EQ(codec->spec(), "identity");
+    EXPECT_TRUE(codec->traits().exact);
+  }
+  EXPECT_EQ(make_codec("identity:dtype=fp32", Dtype::kF16)->wire_bytes(10).exact, 40U);
+  EXPECT_EQ(make_codec("int8", Dtype::kF16)->spec(), make_codec("int8")->spec());
+}
+
+TEST(Registry, UnknownNamesListTheKnown) {
+  const std::string error = error_of("int7");
+  for (const CodecEntry& e : codec_entries()) EXPECT_THAT(error, HasSubstr(e.name));
+  EXPECT_THAT(error, HasSubstr("'int7'"));
+  EXPECT_THAT(error_of(""), HasSubstr("int8"));
+  EXPECT_THAT(error_of("INT8"), HasSubstr("'INT8'"));
+}
+
+TEST(Registry, UnknownKeysListTheKnown) {
+  const std::string error = error_of("int4:blok=128");
+  for (const char* key : {"block", "rounding", "scheme", "scale", "'blok'"}) {
+    EXPECT_THAT(error, HasSubstr(key));
+  }
+  EXPECT_THAT(error_of("fp32:block=1"), HasSubstr("no keys"));
+}
+
+TEST(Registry, BadValuesNameWhatIsAllowed) {
+  for (const char* bad : {"0", "-1", "1073741825", "18446744073709551616", "64k", "1.5"}) {
+    EXPECT_THAT(error_of(std::string("int8:block=") + bad), HasSubstr("1 to 1073741824"));
+  }
+  EXPECT_EQ(make_codec("int8:block=1073741824")->traits().block, 1073741824U);
+  EXPECT_THAT(error_of("int8:rounding=up"), HasSubstr("nearest or stochastic"));
+  EXPECT_THAT(error_of("int8:scheme=x"), HasSubstr("symmetric or deepspeed"));
+  EXPECT_THAT(error_of("int8:scale=fp8"), HasSubstr("fp32"));
+  EXPECT_THAT(error_of("identity:dtype=int"), HasSubstr("bf16"));
+}
+
+TEST(Registry, SyntaxErrors) {
+  for (const char* bad :
+       {"int8:", "int8:block", "int8:block=", "int8:=1", "int8:block=1,", "int8:,block=1"}) {
+    EXPECT_THAT(error_of(bad), HasSubstr("key=value")) << bad;
+  }
+  EXPECT_THAT(error_of("int8:block=1,block=2"), HasSubstr("once"));
+  EXPECT_THAT(error_of("ef(beta=0.8)|int4"), HasSubstr("ef(beta=0.8)"));
+}
+
+TEST(Registry, TakesPluginsOnce) {
+  CodecEntry mine{.name = "mine",
+                  .help = "a test",
+                  .params = {{"twice", "no", "yes or no"}},
+                  .examples = {},
+                  .make = [](const CodecSpec& s) {
+                    return make_codec(s.args.count("twice") != 0 ? "bf16" : "fp16");
+                  }};
+  register_codec(mine);
+  EXPECT_EQ(make_codec("mine")->spec(), "fp16");
+  EXPECT_EQ(make_codec("mine:twice=yes")->spec(), "bf16");
+  EXPECT_EQ(codec_entries().back().name, "mine");
+  EXPECT_THROW(register_codec(mine), UsageError);
+  mine.name = "int8";
+  EXPECT_THROW(register_codec(mine), UsageError);
+  mine.name = "a:b";
+  EXPECT_THROW(register_codec(mine), UsageError);
+  mine.name = "no_factory";
+  mine.make = nullptr;
+  EXPECT_THROW(register_codec(mine), UsageError);
+}
+
+TEST(Registry, EveryEntryIsDocumented) {
+  for (const CodecEntry& e : codec_entries()) {
+    if (e.name == "mine") continue;
+    EXPECT_FALSE(e.help.empty());
+    EXPECT_FALSE(e.examples.empty());
+    for (const CodecParam& p : e.params) {
+      EXPECT_FALSE(p.key.empty() || p.fallback.empty() || p.help.empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace zeropp::quant
