@@ -33,7 +33,7 @@ std::uint64_t parse(std::string_view text, std::span<const Suffix> suffixes,
   constexpr double kMax = 0x1p53;  // Whole numbers are exact in a double up to here.
   if (error == std::errc() && suffix != suffixes.end()) {
     const double value = std::round(number * suffix->factor);
-    const bool whole = std::abs(value - number * suffix->factor) <= 1e-6;
+    const bool whole = std::abs(value - number * suffix->factor) <= 1e-12 * value;
     if (whole && value >= 1 && value <= kMax) return static_cast<std::uint64_t>(value);
   }
   throw UsageError(area, expected, "'" + std::string(text) + "'");

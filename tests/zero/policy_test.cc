@@ -131,34 +131,30 @@ TEST(Policy, EveryCombinationIsAcceptedOrRefusedByTheRules) {
   EXPECT_GT(refused, 1000);
 }
 
+void expect_error(const SchemeRequest& request, int ranks,
+                  std::initializer_list<const char*> parts) {
+  const std::string error = error_of(request, ranks);
+  for (const char* part : parts) EXPECT_THAT(error, HasSubstr(part));
+}
+
 TEST(Policy, ErrorsNameKeyExpectationAndValue) {
-  struct Case {
-    SchemeRequest request;
-    int ranks;
-    std::vector<const char*> says;
-  };
-  for (const Case& c : std::vector<Case>{
-           {{.stage = 4}, 8, {"[stage]", "0, 1, 2 or 3", "found 4"}},
-           {{.stage = 0}, 0, {"[ranks]", "at least 1"}},
-           {{.stage = 3, .secondary = 3}, 8, {"[secondary]", "divisor of the 8", "found 3"}},
-           {{.stage = 1, .secondary = 2},
-            8,
-            {"[secondary]", "stage 3", "groups of 2 at stage 1"}},
-           {{.stage = 2, .reduce_at = "boundary"}, 8, {"[reduce_at]", "'micro_step'", "whole"}},
-           {{.stage = 3, .mics_group = 2, .reduce_at = "boundary"}, 8, {"or 'two_hop'"}},
-           {{.stage = 3, .hsdp_group = 2, .reduce_at = "two_hop"},
-            8,
-            {"[reduce_at]", "only MiCS"}},
-           {{.stage = 0, .reduce_at = "later"}, 8, {"'two_hop'", "'later'"}},
-           {{.stage = 2, .mics_group = 2}, 8, {"[mics_group]", "stage 3", "stage 2"}},
-           {{.stage = 3, .mics_group = 2, .hsdp_group = 4}, 8, {"MiCS groups of 2", "of 4"}},
-           {{.stage = 3, .secondary = 2, .hsdp_group = 4}, 8, {"[secondary]", "hsdp_group"}},
-           {{.stage = 3, .hsdp_group = 1}, 8, {"[hsdp_group]", "stage 0"}},
-           {{.stage = 3, .mics_group = -1}, 8, {"[mics_group]", "0 for off", "found -1"}},
-           {{.stage = 2, .stage1_all_reduce = true}, 8, {"[stage1_all_reduce]", "stage 1"}}}) {
-    const std::string error = error_of(c.request, c.ranks);
-    for (const char* part : c.says) EXPECT_THAT(error, HasSubstr(part));
-  }
+  expect_error({.stage = 4}, 8, {"[stage]", "0, 1, 2 or 3", "found 4"});
+  expect_error({.stage = 0}, 0, {"[ranks]", "at least 1"});
+  expect_error({.stage = 3, .secondary = 3}, 8, {"[secondary]", "divisor of the 8", "found 3"});
+  expect_error({.stage = 1, .secondary = 2}, 8,
+               {"[secondary]", "stage 3", "groups of 2 at stage 1"});
+  expect_error({.stage = 2, .reduce_at = "boundary"}, 8,
+               {"[reduce_at]", "'micro_step'", "whole"});
+  expect_error({.stage = 3, .mics_group = 2, .reduce_at = "boundary"}, 8, {"or 'two_hop'"});
+  expect_error({.stage = 3, .hsdp_group = 2, .reduce_at = "two_hop"}, 8,
+               {"[reduce_at]", "only MiCS"});
+  expect_error({.stage = 0, .reduce_at = "later"}, 8, {"'two_hop'", "'later'"});
+  expect_error({.stage = 2, .mics_group = 2}, 8, {"[mics_group]", "stage 3", "stage 2"});
+  expect_error({.stage = 3, .mics_group = 2, .hsdp_group = 4}, 8, {"MiCS groups of 2", "of 4"});
+  expect_error({.stage = 3, .secondary = 2, .hsdp_group = 4}, 8, {"[secondary]", "hsdp_group"});
+  expect_error({.stage = 3, .hsdp_group = 1}, 8, {"[hsdp_group]", "stage 0"});
+  expect_error({.stage = 3, .mics_group = -1}, 8, {"[mics_group]", "0 for off", "found -1"});
+  expect_error({.stage = 2, .stage1_all_reduce = true}, 8, {"[stage1_all_reduce]", "stage 1"});
 }
 
 constexpr StateLayout kMixed{};  // bf16 parameters and gradients, fp32 master, m, v.
