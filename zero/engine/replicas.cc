@@ -28,6 +28,7 @@ std::uint64_t mix_hash(std::uint64_t h, std::span<const std::byte> bytes) {
 
 void check_replicas(EngineContext& context, const std::string& what, int modulus,
                     std::span<const quant::ConstView> views) {
+  if (modulus >= context.ranks()) return;  // No two ranks hold the same.
   std::uint64_t hash = 0xCBF29CE484222325ULL;
   for (const auto& view : views) hash = mix_hash(hash, view.as_bytes());
   const double mine[2] = {static_cast<double>(hash >> 32),

@@ -45,6 +45,7 @@ std::vector<WeightStore::Fetch> WeightStore::make_plan(const Model& model, bool 
   std::vector<Fetch> plan;
   const auto add = [&](int unit, bool backward) {
     Fetch fetch;
+    fetch.backward = backward;
     for (const std::uint32_t t : model.unit_tensors(unit)) {
       const bool stays = tied(t) && training && unit == units - 1;  // Until its backward ends.
       const bool absent = tied(t) && backward && unit == 0;
@@ -68,12 +69,22 @@ void WeightStore::refresh() {
     for (std::uint32_t t = 0; t < params_.size(); ++t) {
       quant::convert(state_.master(t), params_[t].view());
     }
-    return;
+  } else {
+    gather_params();
   }
+  if (!context_.config.check_replicas) return;
+  if (policy.params == 1) diverge_on_purpose(params_);
+  std::vector<quant::ConstView> views;
+  for (auto& p : params_) views.push_back(p.view());
+  check_replicas(context_, "weights after the step", policy.params, views);
+}
+
+void WeightStore::gather_params() {
   std::vector<std::uint32_t> order(params_.size());
   for (std::uint32_t t = 0; t < order.size(); ++t) order[t] = t;
   const auto buckets = make_buckets(order, context_.config.gather_bucket,
                                     [&](std::uint32_t t) { return context_.tensor(t).numel; });
+  const StagePolicy& policy = context_.config.policy;
   for (const auto& bucket : buckets) {
     std::vector<Tensor> shards;
     std::vector<hierarchy::GatherTensor> tensors;
@@ -89,10 +100,14 @@ void WeightStore::refresh() {
     }
     all_gather(context_.comm, context_.weight_call(policy.params, policy.optimizer), tensors);
   }
-  if (context_.config.check_replicas) {
-    std::vector<quant::ConstView> views;
-    for (auto& p : params_) views.push_back(p.view());
-    check_replicas(context_, "weights after the step", policy.params, views);
+}
+
+void WeightStore::diverge_on_purpose(std::span<Tensor> copies) const {
+  if (context_.config.sabotage != Sabotage::kDivergentReplica || context_.rank() != 1) return;
+  for (Tensor& copy : copies) {
+    if (copy.size() == 0) continue;
+    copy.view().as_bytes().front() ^= std::byte{1};
+    return;
   }
 }
 
@@ -111,10 +126,10 @@ void WeightStore::begin_pass(Mode mode) {
   in_flight_.clear();
 }
 
-bool WeightStore::secondary_is_current(std::uint32_t t) const {
+bool WeightStore::secondary_is_current(std::uint32_t t, const Fetch& fetch) const {
   if (secondary_.empty() || mode_ != Mode::kTrain) return false;
   if (context_.config.sabotage == Sabotage::kStaleSecondary && secondary_version_[t] >= 0 &&
-      context_.phase == hierarchy::Phase::kBackward) {
+      fetch.backward) {
     return true;
   }
   return secondary_version_[t] == static_cast<std::int64_t>(context_.version);
@@ -150,7 +165,7 @@ void WeightStore::start(std::size_t index) {
   for (const std::uint32_t t : fetch.gather) {
     Tensor& out = slot.buffers.emplace_back(&context_.memory, MemoryKind::kGathered,
                                             context_.model.dtype(), context_.tensor(t).numel);
-    const bool inside = secondary_is_current(t);
+    const bool inside = secondary_is_current(t, fetch);
     hierarchy::GatherTensor gather{
         .tensor = t, .numel = out.size(), .shard = {}, .out = out.view(), .codec = nullptr};
     if (inside) {
@@ -167,13 +182,18 @@ void WeightStore::start(std::size_t index) {
     slot.cut.push_back(!inside && !secondary_.empty() && mode_ == Mode::kTrain &&
                        !stale_on_purpose);
   }
-  const int fine = policy.params > 1 ? policy.params : policy.optimizer;
+  // Traffic belongs to the pass that needs it, not to the one it was started in.
+  const auto call = [&](int fine) {
+    auto options = context_.weight_call(1, fine);
+    if (mode_ == Mode::kTrain && fetch.backward) options.phase = hierarchy::Phase::kBackward;
+    return options;
+  };
   if (!world.empty()) {
-    slot.world = start_all_gather(context_.comm, context_.weight_call(1, fine), world);
+    const int fine = policy.params > 1 ? policy.params : policy.optimizer;
+    slot.world = start_all_gather(context_.comm, call(fine), world);
   }
   if (!group.empty()) {
-    slot.group =
-        start_all_gather(context_.comm, context_.weight_call(1, policy.secondary), group);
+    slot.group = start_all_gather(context_.comm, call(policy.secondary), group);
   }
 }
 
@@ -195,9 +215,7 @@ void WeightStore::finish(Slot& slot) {
 
 void WeightStore::check_gathered(const Fetch& fetch) {
   if (fetch.gather.empty()) return;
-  if (context_.config.sabotage == Sabotage::kDivergentReplica && context_.rank() == 1) {
-    *live_[fetch.gather[0]].view().as_bytes().data() ^= std::byte{1};
-  }
+  for (const std::uint32_t t : fetch.gather) diverge_on_purpose({&live_[t], 1});
   std::vector<quant::ConstView> whole, cut;
   for (const std::uint32_t t : fetch.gather) {
     whole.push_back(live_[t].view());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "zero/engine/context.h"
@@ -48,6 +49,7 @@ class WeightStore : public WeightSource {
   struct Fetch {
     std::vector<std::uint32_t> gather, release;
     std::uint64_t elements = 0;
+    bool backward = false;  ///< What it is for, whenever it is started.
   };
   /// A fetch in flight. Members die in reverse order: gathers before the memory they write.
   struct Slot {
@@ -64,9 +66,12 @@ class WeightStore : public WeightSource {
   void finish(Slot& slot);
   void prefetch();
   bool waits_for_secondary(const Fetch& fetch) const;
-  bool secondary_is_current(std::uint32_t tensor) const;
+  bool secondary_is_current(std::uint32_t tensor, const Fetch& fetch) const;
   quant::ConstView exact_shard(std::uint32_t tensor, Slot& slot) const;
+  void gather_params();
   void check_gathered(const Fetch& fetch);
+  /// Sabotage::kDivergentReplica: flips a bit on rank 1.
+  void diverge_on_purpose(std::span<quant::Tensor> copies) const;
 
   EngineContext& context_;
   const RouteTable& routes_;
