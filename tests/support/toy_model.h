@@ -27,7 +27,7 @@ struct GradPoint {
 /// in fp32 precision (a tied one twice), so it shows which bits a forward saw. Every use of a
 /// weight checks that it is whole and, in backward, that it has the bits of the forward.
 struct ConstantModelConfig {
-  std::vector<zero::TensorSpec> tensors;
+  std::vector<zero::TensorSpec> tensors = {};
   std::vector<std::vector<std::uint32_t>> units = {};  ///< Empty: a unit a tensor.
   quant::Dtype dtype = quant::Dtype::kF32;
   /// The unscaled gradient of a micro-step, as if GAS were 1; the run multiplies grad_scale.
