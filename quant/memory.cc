@@ -2,18 +2,16 @@
 
 #include <atomic>
 #include <cstring>
-#include <new>
+
+#include "quant/block_cache.h"
 
 namespace zeropp::quant {
 namespace {
 
-constexpr std::size_t kAlign = 64;
 std::atomic<bool> poison{false};
 
 // An empty buffer still owns an address, so that "has been made" and "has elements" differ.
-constexpr std::size_t allocation_size(std::size_t bytes) { return bytes == 0 ? kAlign : bytes; }
-
-void release(std::byte* p) noexcept { ::operator delete (p, std::align_val_t{kAlign}); }
+constexpr std::size_t allocation_size(std::size_t bytes) { return bytes == 0 ? 1 : bytes; }
 
 }  // namespace
 
@@ -49,13 +47,12 @@ std::string_view name(MemoryKind kind) {
 
 Buffer::Buffer(MemoryTracker* tracker, MemoryKind kind, std::size_t bytes)
     : tracker_(tracker), kind_(kind), bytes_(bytes) {
-  data_ = static_cast<std::byte*>(
-      ::operator new (allocation_size(bytes), std::align_val_t{kAlign}));
+  data_ = allocate_block(allocation_size(bytes));
   if (tracker_ != nullptr) {
     try {
       tracker_->on_allocate(kind_, bytes_);
     } catch (...) {
-      release(data_);
+      free_block(data_, allocation_size(bytes));
       throw;
     }
   }
@@ -64,7 +61,7 @@ Buffer::Buffer(MemoryTracker* tracker, MemoryKind kind, std::size_t bytes)
 
 void Buffer::reset() noexcept {
   if (data_ == nullptr) return;
-  release(data_);
+  free_block(data_, allocation_size(bytes_));
   if (tracker_ != nullptr) tracker_->on_free(kind_, bytes_);
   data_ = nullptr;
   bytes_ = 0;

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <set>
 #include <stdexcept>
+#include <thread>
 
+#include "quant/block_cache.h"
 #include "quant/convert.h"
 
 namespace zeropp::quant {
@@ -84,6 +86,40 @@ TEST(Buffer, PoisonIsNanInEveryDtype) {
     for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(std::isnan(f.f32()[i])) << name(d);
   }
   Buffer::set_poison(false);
+}
+
+TEST(Buffer, LargeBlocksAreUsedAgainWithoutGrowing) {
+  std::thread([] {  // A thread of its own: what is kept is the thread's.
+    constexpr std::size_t kMiB = std::size_t{1} << 20;
+    std::size_t used = 0;
+    for (std::size_t bytes = kMiB; bytes < 8 * kMiB; bytes += 100'001) {
+      const Buffer a(nullptr, MemoryKind::kComm, bytes), b(nullptr, MemoryKind::kComm, bytes);
+      used = 2 * bytes;
+      EXPECT_EQ(cached_block_bytes(), 0U) << "Smaller blocks do not stay beside larger ones.";
+    }
+    const std::size_t kept = cached_block_bytes();
+    if (kept == 0) GTEST_SKIP() << "AddressSanitizer: nothing is kept";
+    EXPECT_LE(kept, used + used / 8);
+    { const Buffer a(nullptr, MemoryKind::kComm, used / 2); }
+    EXPECT_EQ(cached_block_bytes(), kept);
+  }).join();
+}
+
+TEST(Buffer, ReusedBlocksArePoisonedAgain) {
+  Buffer::set_poison(true);
+  for (int i = 0; i < 2; ++i) {
+    Buffer a(nullptr, MemoryKind::kComm, std::size_t{1} << 18);
+    for (const std::byte x : a.span()) ASSERT_EQ(x, std::byte{0xFF});
+    a.zero();
+  }
+  Buffer::set_poison(false);
+}
+
+TEST(Buffer, MayBeFreedByAnotherThread) {
+  Buffer a(nullptr, MemoryKind::kComm, std::size_t{1} << 20);
+  std::thread([&] { a.reset(); }).join();
+  const Buffer b(nullptr, MemoryKind::kComm, std::size_t{1} << 20);
+  EXPECT_TRUE(b);
 }
 
 TEST(Tensor, KnowsItsSize) {
