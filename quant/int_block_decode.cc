@@ -4,7 +4,7 @@
 // After foreach_target.h:
 #include <hwy/cache_control.h>
 
-#include "quant/int_block-inl.h"
+#include "quant/int_block_decode-inl.h"
 #include "quant/reference.h"
 #include "quant/simd.h"
 

@@ -2,22 +2,24 @@
 #define HWY_TARGET_INCLUDE "quant/int_block_encode.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
-#include "quant/int_block-inl.h"
+#include "quant/int_block_encode-inl.h"
 #include "quant/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace zeropp::quant::HWY_NAMESPACE {
 #if ZEROPP_SIMD
 
-template <Dtype kType, int kBits>
+template <Dtype kType, int kBits, Mode kMode>
 void encode_span(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
+  const Encoder encoder(f, noise);
   const auto* in = static_cast<const std::byte*>(x.data);
   std::byte* scale = wire;
   std::byte* payload = wire + f.payload_offset(x.n, 0);
-  const std::size_t block_bytes = f.packed(f.block);
-  for (std::size_t first = 0; first < x.n; first += f.block) {
-    const std::size_t m = std::min(f.block, x.n - first);
-    encode_block<kType, kBits>(f, in + first * size_of(kType), m, first, noise, scale, payload);
+  const std::size_t size = f.block, block_bytes = f.packed(f.block);
+  for (std::size_t first = 0; first < x.n; first += size) {
+    const std::size_t m = std::min(size, x.n - first);
+    encode_block<kType, kBits, kMode>(encoder, in + first * size_of(kType), m, first, scale,
+                                      payload);
     scale += IntBlockFormat::kScaleBytes;
     payload += block_bytes;
   }
@@ -25,8 +27,10 @@ void encode_span(const IntBlockFormat& f, ConstView x, const Philox* noise, std:
 
 void EncodeBlocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
   with_dtype(x.dtype, [&](auto type) {
-    f.bits == 8 ? encode_span<type(), 8>(f, x, noise, wire)
-                : encode_span<type(), 4>(f, x, noise, wire);
+    with_mode(f, [&](auto mode) {
+      f.bits == 8 ? encode_span<type(), 8, mode()>(f, x, noise, wire)
+                  : encode_span<type(), 4, mode()>(f, x, noise, wire);
+    });
   });
 }
 

@@ -2,7 +2,8 @@
 #define HWY_TARGET_INCLUDE "quant/int_block_reduce.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.h:
-#include "quant/int_block-inl.h"
+#include "quant/int_block_decode-inl.h"
+#include "quant/int_block_encode-inl.h"
 #include "quant/memory.h"
 #include "quant/simd.h"
 
@@ -11,13 +12,12 @@ namespace zeropp::quant::HWY_NAMESPACE {
 #if ZEROPP_SIMD
 
 /// The blocks of the result, encoded as soon as their numbers are known.
-template <int kBits>
+template <int kBits, Mode kMode>
 class BlockSink {
  public:
   BlockSink(const IntBlockFormat& f, std::size_t n, const Philox* noise, std::byte* wire)
-      : f_(f),
+      : encoder_(f, noise),
         n_(n),
-        noise_(noise),
         scale_(wire),
         payload_(wire + f.payload_offset(n, 0)),
         sums_(nullptr, MemoryKind::kWorkspace, Dtype::kF32, std::min(f.block, n) + kChunk) {}
@@ -32,14 +32,14 @@ class BlockSink {
     filled_ += count;
     std::size_t used = 0;
     while (first_ < n_) {
-      const std::size_t m = std::min(f_.block, n_ - first_);
+      const std::size_t m = std::min(encoder_.f.block, n_ - first_);
       if (filled_ - used < m) break;
       const auto* x = reinterpret_cast<const std::byte*>(sums_.f32() + used);
-      encode_block<Dtype::kF32, kBits>(f_, x, m, first_, noise_, scale_, payload_);
+      encode_block<Dtype::kF32, kBits, kMode>(encoder_, x, m, first_, scale_, payload_);
       used += m;
       first_ += m;
       scale_ += IntBlockFormat::kScaleBytes;
-      payload_ += f_.packed(m);
+      payload_ += encoder_.f.packed(m);
     }
     filled_ -= used;
     if (used != 0 && filled_ != 0) {
@@ -48,22 +48,21 @@ class BlockSink {
   }
 
  private:
-  const IntBlockFormat& f_;
+  Encoder encoder_;
   std::size_t n_, first_ = 0, filled_ = 0;
-  const Philox* noise_;
   std::byte *scale_, *payload_;
   Tensor sums_;
 };
 
-template <int kFrom, int kTo>
+template <int kFrom, int kTo, Mode kMode>
 void reduce_span(const IntBlockFormat& from, WireList wires, std::size_t n, float divisor,
                  const IntBlockFormat& to, const Philox* noise, std::byte* wire) {
-  constexpr std::size_t kChunk = BlockSink<kTo>::kChunk;
+  constexpr std::size_t kChunk = BlockSink<kTo, kMode>::kChunk;
   static_assert(kChunk % kTile == 0);
   const BlockSources sources(from, wires, n);
   const VF by = hn::Set(DF(), divisor);
   const bool divide = divisor != 1.0F;
-  BlockSink<kTo> sink(to, n, noise, wire);
+  BlockSink<kTo, kMode> sink(to, n, noise, wire);
   std::uint64_t block = 0;
   for (std::size_t first = 0; first < n; first += from.block, ++block) {
     const std::size_t m = std::min(from.block, n - first);
@@ -86,9 +85,13 @@ void reduce_span(const IntBlockFormat& from, WireList wires, std::size_t n, floa
 void ReduceEncodeBlocks(const IntBlockFormat& from, WireList wires, std::size_t n,
                         float divisor, const IntBlockFormat& to, const Philox* noise,
                         std::byte* wire) {
-  const auto run = from.bits == 8 ? (to.bits == 8 ? &reduce_span<8, 8> : &reduce_span<8, 4>)
-                                  : (to.bits == 8 ? &reduce_span<4, 8> : &reduce_span<4, 4>);
-  run(from, wires, n, divisor, to, noise, wire);
+  with_mode(to, [&](auto mode) {
+    const auto run =
+        from.bits == 8
+            ? (to.bits == 8 ? &reduce_span<8, 8, mode()> : &reduce_span<8, 4, mode()>)
+            : (to.bits == 8 ? &reduce_span<4, 8, mode()> : &reduce_span<4, 4, mode()>);
+    run(from, wires, n, divisor, to, noise, wire);
+  });
 }
 
 #else

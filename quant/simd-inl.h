@@ -47,6 +47,10 @@ using VU = hn::Vec<DU>;
 using VI = hn::Vec<DI>;
 using VU16 = hn::Vec<DU16>;
 constexpr std::size_t kLanes = hn::MaxLanes(DF());
+constexpr std::size_t kTile = 8 * kLanes;  ///< What fits in registers at once.
+constexpr std::size_t kGroup = 32;         ///< IntBlockFormat::kGroup.
+constexpr std::size_t kGroupVectors = kGroup / kLanes;
+static_assert(kGroup % (2 * kLanes) == 0);
 
 HWY_INLINE VU abs_bits(VF v) {
   return hn::And(hn::BitCast(DU(), v), hn::Set(DU(), 0x7FFFFFFF));

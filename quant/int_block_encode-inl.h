@@ -1,0 +1,263 @@
+// Encoding one integer block. See
+// int_block.h for the bytes. Included once per instruction set.
+
+#if defined(ZEROPP_QUANT_INT_BLOCK_ENCODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ZEROPP_QUANT_INT_BLOCK_ENCODE_INL_H_
+#undef ZEROPP_QUANT_INT_BLOCK_ENCODE_INL_H_
+#else
+#define ZEROPP_QUANT_INT_BLOCK_ENCODE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "quant/int_block.h"
+#include "quant/philox-inl.h"
+#include "quant/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace zeropp::quant::HWY_NAMESPACE {
+#if ZEROPP_SIMD
+
+/// What becomes of x * mul: nearest even (kClip: not above max_q) or stochastic.
+enum class Mode { kNearest, kClip, kStochastic };
+
+/// Everything that is the same for all blocks of a span.
+struct Encoder {
+  Encoder(const IntBlockFormat& format, const Philox* random)
+      : f(format),
+        noise(random),
+        divisor(format.divisor()),
+        top(hn::Set(DF(), static_cast<float>(format.max_q()))),
+        bottom(hn::Set(DF(), -format.divisor())) {}
+  const IntBlockFormat& f;
+  const Philox* noise;
+  float divisor;
+  VF top, bottom;
+};
+
+// ---- Largest magnitude. A NaN wins, since magnitudes are compared as integers. -------------
+
+HWY_INLINE float max_of_lanes(VI v) {
+  return hn::GetLane(hn::BitCast(DF(), hn::MaxOfLanes(DI(), v)));
+}
+
+HWY_INLINE VI magnitude(VF v) { return hn::BitCast(DI(), abs_bits(v)); }
+
+HWY_INLINE float absmax(const VF (&x)[8]) {
+  const VI a = hn::Max(magnitude(x[0]), magnitude(x[1]));
+  const VI b = hn::Max(magnitude(x[2]), magnitude(x[3]));
+  const VI c = hn::Max(magnitude(x[4]), magnitude(x[5]));
+  const VI d = hn::Max(magnitude(x[6]), magnitude(x[7]));
+  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
+}
+
+template <Dtype kType>
+HWY_INLINE float absmax(const std::byte* x, std::size_t m) {
+  constexpr std::size_t kSize = size_of(kType);
+  const auto bits = [&](std::size_t i) { return magnitude(load<kType>(x + i * kSize)); };
+  VI a = hn::Zero(DI()), b = a, c = a, d = a;
+  std::size_t i = 0;
+  for (; i + 8 * kLanes <= m; i += 8 * kLanes) {
+    a = hn::Max(a, hn::Max(bits(i), bits(i + kLanes)));
+    b = hn::Max(b, hn::Max(bits(i + 2 * kLanes), bits(i + 3 * kLanes)));
+    c = hn::Max(c, hn::Max(bits(i + 4 * kLanes), bits(i + 5 * kLanes)));
+    d = hn::Max(d, hn::Max(bits(i + 6 * kLanes), bits(i + 7 * kLanes)));
+  }
+  for (; i + kLanes <= m; i += kLanes) a = hn::Max(a, bits(i));
+  if (i < m) b = hn::Max(b, magnitude(load_some<kType>(x + i * kSize, m - i)));
+  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
+}
+
+// ---- Rounding. The low byte of the result is q in two's complement. ------------------------
+
+/// 1.5 * 2^23 + q has q in its mantissa, and the addition rounds to nearest even.
+HWY_INLINE VU integer_bits(VF q) {
+  return hn::BitCast(DU(), hn::Add(q, hn::Set(DF(), 0x1.8p23F)));
+}
+
+template <Mode kMode>
+HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* words) {
+  const VF v = hn::Mul(x, mul);
+  if constexpr (kMode == Mode::kNearest) {
+    return integer_bits(v);  // |v| <= max_q + one rounding: nothing to clip.
+  } else if constexpr (kMode == Mode::kClip) {
+    return integer_bits(hn::Min(v, e.top));
+  } else {
+    const VF below = hn::Floor(v);
+    const VU word = hn::ShiftRight<8>(hn::LoadU(DU(), words));
+    const VF u = hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), word)), hn::Set(DF(), 0x1p-24F));
+    const VF up = hn::IfThenElseZero(hn::Lt(u, hn::Sub(v, below)), hn::Set(DF(), 1.0F));
+    return integer_bits(hn::Min(hn::Max(hn::Add(below, up), e.bottom), e.top));
+  }
+}
+
+// ---- Packing low bytes and nibbles. --------------------------------------------------------
+
+HWY_INLINE void store_bytes(VU low_bytes, std::byte* p) {
+  const hn::Rebind<std::uint8_t, DU> d8;
+  hn::StoreU(hn::TruncateTo(d8, low_bytes), d8, reinterpret_cast<std::uint8_t*>(p));
+}
+
+HWY_INLINE void store_bytes(VU first, VU second, std::byte* p) {
+  const hn::Repartition<std::uint16_t, DU> d16;
+  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
+  const auto words = hn::ConcatEven(d16, hn::BitCast(d16, second), hn::BitCast(d16, first));
+  hn::StoreU(hn::TruncateTo(d8, words), d8, reinterpret_cast<std::uint8_t*>(p));
+}
+
+HWY_INLINE VU nibble_pair(VU low, VU high) {
+  return hn::Or(hn::And(low, hn::Set(DU(), 15)), hn::ShiftLeft<4>(high));
+}
+
+/// One tile of eight vectors.
+template <int kBits>
+HWY_INLINE void pack_tile(const VU (&q)[8], std::byte* out) {
+  if constexpr (kBits == 8) {
+    for (std::size_t j = 0; j < 8; j += 2) store_bytes(q[j], q[j + 1], out + j * kLanes);
+  } else {
+    constexpr std::size_t kHalf = kGroupVectors / 2;
+    const auto pair = [&](std::size_t k) {
+      const std::size_t low = k / kHalf * kGroupVectors + k % kHalf;
+      return nibble_pair(q[low], q[low + kHalf]);
+    };
+    store_bytes(pair(0), pair(1), out);
+    store_bytes(pair(2), pair(3), out + 2 * kLanes);
+  }
+}
+
+/// One group of 32 numbers.
+template <int kBits>
+HWY_INLINE void pack_group(const VU (&q)[kGroupVectors], std::byte* out) {
+  if constexpr (kBits == 8) {
+    for (std::size_t j = 0; j < kGroupVectors; ++j) store_bytes(q[j], out + j * kLanes);
+  } else {
+    constexpr std::size_t kHalf = kGroupVectors / 2;
+    for (std::size_t j = 0; j < kHalf; ++j) {
+      store_bytes(nibble_pair(q[j], q[j + kHalf]), out + j * kLanes);
+    }
+  }
+}
+
+/// A group of m < 32 numbers, as bits in an array.
+template <int kBits>
+HWY_INLINE void pack_some(const std::uint32_t* q, std::size_t m, std::byte* out) {
+  if constexpr (kBits == 8) {
+    for (std::size_t i = 0; i < m; ++i) out[i] = static_cast<std::byte>(q[i]);
+  } else {
+    const std::size_t half = (m + 1) / 2;
+    for (std::size_t i = 0; i < half; ++i) {
+      const std::uint32_t high = half + i < m ? q[half + i] : 0;
+      out[i] = static_cast<std::byte>((q[i] & 15) | (high << 4));
+    }
+  }
+}
+
+// ---- Blocks. -------------------------------------------------------------------------------
+
+/// m numbers from a group's start; words[i] is the noise of number i.
+template <Dtype kType, int kBits, Mode kMode>
+HWY_INLINE void encode_run(const Encoder& e, VF mul, const std::byte* x, std::size_t m,
+                           const std::uint32_t* words, std::byte* out) {
+  constexpr std::size_t kSize = size_of(kType);
+  const auto at = [&](std::size_t i) {
+    return quantize<kMode>(e, load<kType>(x + i * kSize), mul, words + i);
+  };
+  std::size_t i = 0;
+  for (; i + kTile <= m; i += kTile) {
+    VU q[8];
+    HWY_UNROLL(8)
+    for (std::size_t j = 0; j < 8; ++j) q[j] = at(i + j * kLanes);
+    pack_tile<kBits>(q, out + i * kBits / 8);
+  }
+  for (; i + kGroup <= m; i += kGroup) {
+    VU q[kGroupVectors];
+    HWY_UNROLL(8)
+    for (std::size_t j = 0; j < kGroupVectors; ++j) q[j] = at(i + j * kLanes);
+    pack_group<kBits>(q, out + i * kBits / 8);
+  }
+  if (i == m) return;
+  alignas(64) std::byte padded[kGroup * kSize] = {};
+  alignas(64) std::uint32_t bits[kGroup];
+  std::memcpy(padded, x + i * kSize, (m - i) * kSize);
+  for (std::size_t j = 0; j < kGroup; j += kLanes) {
+    const VF v = load<kType>(padded + j * kSize);
+    hn::Store(quantize<kMode>(e, v, mul, words + i + j), DU(), bits + j);
+  }
+  pack_some<kBits>(bits, m - i, out + i * kBits / 8);
+}
+
+template <Dtype kType, int kBits>
+HWY_INLINE void encode_stochastic(const Encoder& e, VF mul, const std::byte* x, std::size_t m,
+                                  std::uint64_t first, std::byte* out) {
+  constexpr std::size_t kSegment = 512;
+  alignas(64) std::uint32_t words[kNoiseSize<kSegment>];
+  for (std::size_t i = 0; i < m; i += kSegment) {
+    const std::size_t count = std::min(kSegment, m - i);
+    const std::uint32_t* noise = fill_noise(*e.noise, first + i, count, words);
+    encode_run<kType, kBits, Mode::kStochastic>(e, mul, x + i * size_of(kType), count, noise,
+                                                out + i * kBits / 8);
+  }
+}
+
+/// False for what the fast paths leave to the reference: zero, tiny, near overflow, not finite.
+HWY_INLINE bool ordinary(float absmax) { return absmax >= 0x1p-100F && absmax < 0x1p120F; }
+
+HWY_INLINE void write_scale(const Encoder& e, float absmax, std::byte* scale) {
+  const float s = absmax / e.divisor;
+  std::memcpy(scale, &s, sizeof s);
+}
+
+/// The m numbers of a block, `first` being their place in the span.
+template <Dtype kType, int kBits, Mode kMode>
+HWY_INLINE void encode_block(const Encoder& e, const std::byte* x, std::size_t m,
+                             std::uint64_t first, std::byte* scale, std::byte* payload) {
+  if (kMode != Mode::kStochastic && m == kTile) {
+    // The whole block stays in registers.
+    VF v[8];
+    HWY_UNROLL(8)
+    for (std::size_t j = 0; j < 8; ++j) v[j] = load<kType>(x + j * kLanes * size_of(kType));
+    const float a = absmax(v);
+    if (HWY_LIKELY(ordinary(a))) {
+      write_scale(e, a, scale);
+      const VF mul = hn::Set(DF(), e.divisor / a);
+      VU q[8];
+      HWY_UNROLL(8)
+      for (std::size_t j = 0; j < 8; ++j) q[j] = quantize<kMode>(e, v[j], mul, nullptr);
+      pack_tile<kBits>(q, payload);
+    } else {
+      reference::encode_block(e.f, a, {x, kType, m}, first, e.noise, scale, payload);
+    }
+    return;
+  }
+  const float a = absmax<kType>(x, m);
+  if (HWY_UNLIKELY(!ordinary(a))) {
+    reference::encode_block(e.f, a, {x, kType, m}, first, e.noise, scale, payload);
+    return;
+  }
+  write_scale(e, a, scale);
+  const VF mul = hn::Set(DF(), e.divisor / a);
+  if constexpr (kMode == Mode::kStochastic) {
+    encode_stochastic<kType, kBits>(e, mul, x, m, first, payload);
+  } else {
+    encode_run<kType, kBits, kMode>(e, mul, x, m, nullptr, payload);
+  }
+}
+
+/// Calls use with the format's Mode as a constant.
+template <class Use>
+HWY_INLINE void with_mode(const IntBlockFormat& f, const Use& use) {
+  if (f.stochastic) {
+    use(std::integral_constant<Mode, Mode::kStochastic>());
+  } else if (f.scheme == BlockScheme::kDeepspeed) {
+    use(std::integral_constant<Mode, Mode::kClip>());
+  } else {
+    use(std::integral_constant<Mode, Mode::kNearest>());
+  }
+}
+
+#endif  // ZEROPP_SIMD
+}  // namespace zeropp::quant::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // ZEROPP_QUANT_INT_BLOCK_ENCODE_INL_H_
