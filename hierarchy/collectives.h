@@ -33,6 +33,14 @@ struct Comm {
 /// hierarchical: one hop for each step of the chain coarse = m0 | m1 | ... = fine through the
 /// topology's prefix sizes (1, F0, F0*F1, ...); innermost hop first for reductions, last for
 /// gathers. The codec of a hop m -> m' is that of the innermost level whose group holds m' ranks.
+/// A level of fan-out 1 makes no hop and its codec is not used. `native` is refused (UsageError):
+/// it needs NCCL.
+///
+/// A codec's span is one (tensor, world chunk); empty chunks are never encoded, and empty
+/// messages are not sent. The context of a span in a reduction names the encoding rank as sender
+/// and the level of the hop; in a gather the chunk's world owner and hop_level(fine), so that
+/// groups that hold the same shards decode the same values. Variable-rate codecs put the size of
+/// each span before it as u64, booked as `scale`.
 struct CallOptions {
   Algorithm algorithm = Algorithm::kHierarchical;
   Phase phase = Phase::kOther;
@@ -58,7 +66,8 @@ struct GatherTensor {
   const quant::Codec* codec = nullptr;
 };
 
-/// A gather that was started. All ranks start and finish gathers in the same order.
+/// A gather that was started. All ranks start and finish gathers in the same order; one that is
+/// dropped unfinished leaves its peers waiting, so only an error may do that.
 class PendingGather {
  public:
   class Impl;
@@ -98,6 +107,7 @@ struct ReduceTensor {
 /// fan-out; the ring divides its input in fp32 before the first rounding and rounds partial sums
 /// to the wire dtype at every hop, starting at the rank after the owner.
 /// predivide f != 0 moves a factor N/f (N = fine/coarse) behind the last sum.
+/// Where coarse == fine there is no hop: no codec, no division, only the rounding of results.
 struct ReduceOptions {
   quant::Dtype wire = quant::Dtype::kF32;  ///< communication_data_type; what null codecs send.
   double predivide = 0;
@@ -109,17 +119,17 @@ struct ReduceOptions {
 
 /// out = mean over the group of `in`, rounded to the wire dtype, then to out's dtype. A rank's
 /// own contribution takes the same encode and decode as everyone's at every hop; sums are fp32,
-/// start from the first source and go in rank order.
+/// start from the first source and go in rank order. `out` may not overlap `in`.
 void reduce_scatter(Comm& comm, const CallOptions& options, const ReduceOptions& reduce,
                     std::span<const ReduceTensor> tensors);
 /// reduce_scatter, then an exact all-gather of the results in the wire dtype (booked under
-/// kAllReduce; `hop` goes on counting), then the rounding to out's dtype.
+/// kAllReduce; `hop` goes on counting), then the rounding to out's dtype. `out` may be `in`.
 void all_reduce(Comm& comm, const CallOptions& options, const ReduceOptions& reduce,
                 std::span<const ReduceTensor> tensors);
 
 /// Block i of `in` (n elements) goes to rank i; block j of `out` came from rank j. World group;
 /// all_to_all or hierarchical (codec null: exact; else encoded at the source, decoded at the
-/// destination, own block too). The ring is refused.
+/// destination, own block too; context: tensor 0, part = destination). The ring is refused.
 struct AllToAllArgs {
   quant::ConstView in;
   quant::MutView out;
@@ -129,7 +139,8 @@ struct AllToAllArgs {
 void all_to_all(Comm& comm, const CallOptions& options, const AllToAllArgs& args);
 
 /// Everyone ends with the root's elements (codec null: exact; else all decode the root's bytes,
-/// the root too). ring: a chain; all_to_all: root sends to all; hierarchical: outermost first.
+/// the root too; context: tensor 0, part 0). ring: a chain; all_to_all: root sends to all;
+/// hierarchical: outermost first.
 void broadcast(Comm& comm, const CallOptions& options, int root, quant::MutView data,
                const quant::Codec* codec = nullptr);
 

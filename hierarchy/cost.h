@@ -12,7 +12,7 @@ namespace zeropp::hierarchy {
 /// bound for variable-rate codecs).
 struct Cost {
   std::map<int, Traffic> by_link;
-  int steps = 0;  ///< Messages on the critical path.
+  int steps = 0;  ///< Exchanges one after the other: hops, or the ring's N - 1.
   Cost& operator+=(const Cost& o);
   Traffic total() const;
 };

@@ -62,6 +62,7 @@ class GatherBlocks {
   std::vector<Item> items_;
   bool variable_ = false;
   bool coded_ = false;
+  bool streams_ = false;
 };
 
 /// The front of all gathers: `plan.call` says what they are booked as.

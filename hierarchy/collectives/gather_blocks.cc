@@ -1,5 +1,4 @@
-#include <cstring>
-
+#include "hierarchy/collectives/copy.h"
 #include "hierarchy/collectives/gather.h"
 
 namespace zeropp::hierarchy::detail {
@@ -17,13 +16,16 @@ GatherBlocks::GatherBlocks(Comm& comm, const CallOptions& options, CallPlan plan
                            std::span<const GatherTensor> tensors)
     : comm_(comm), options_(options), plan_(std::move(plan)) {
   items_.reserve(tensors.size());
+  std::size_t written = 0;
   for (const GatherTensor& t : tensors) {
     const ChunkMap map{t.numel, comm.size()};
     check(t, map, plan_, comm.rank());
     items_.push_back({t, map, PieceWire(map, t.codec, t.shard.dtype)});
     variable_ |= items_.back().wire.framed();
     coded_ |= t.codec != nullptr;
+    written += t.out.bytes();
   }
+  streams_ = written >= kStreamBytes;
 }
 
 std::size_t GatherBlocks::max_size(int residue) const {
@@ -86,7 +88,7 @@ void GatherBlocks::unpack(int residue, std::span<const std::byte>& rest) {
       if (item.tensor.codec != nullptr) {
         item.tensor.codec->decode(bytes, out);
       } else {
-        std::memcpy(out.data, bytes.data(), bytes.size());
+        copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
       }
     });
   }

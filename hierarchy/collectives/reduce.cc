@@ -97,16 +97,4 @@ void ResultRounder::round_slice(ConstView x, MutView out) {
   quant::convert(rounded, out);
 }
 
-std::size_t encode_sum(const quant::Codec& from, const quant::Codec& to,
-                       std::span<const std::span<const std::byte>> wires, std::size_t n,
-                       float divisor, const quant::CodecContext& context,
-                       std::span<std::byte> place) {
-  const bool aligned = reinterpret_cast<std::uintptr_t>(place.data()) % alignof(float) == 0;
-  if (!aligned || !is_copy(to, Dtype::kF32)) {
-    return to.reduce_encode(from, wires, n, divisor, context, place);
-  }
-  from.decode_sum(wires, divisor, {place.data(), Dtype::kF32, n});
-  return n * size_of(Dtype::kF32);
-}
-
 }  // namespace zeropp::hierarchy::detail

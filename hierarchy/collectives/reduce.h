@@ -59,10 +59,4 @@ class ResultRounder {
 /// Elements that are worked on at a time where several passes follow each other.
 inline constexpr std::size_t kSlice = 4096;
 
-/// to.reduce_encode without the scratch sum where a cast to fp32 is what is sent.
-std::size_t encode_sum(const quant::Codec& from, const quant::Codec& to,
-                       std::span<const std::span<const std::byte>> wires, std::size_t n,
-                       float divisor, const quant::CodecContext& context,
-                       std::span<std::byte> place);
-
 }  // namespace zeropp::hierarchy::detail

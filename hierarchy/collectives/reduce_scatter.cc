@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "hierarchy/collectives/copy.h"
 #include "hierarchy/collectives/own_raw.h"
 #include "hierarchy/collectives/reduce.h"
+#include "hierarchy/collectives/sum.h"
 #include "quant/convert.h"
 
 namespace zeropp::hierarchy {
@@ -50,9 +52,16 @@ class HopReduce {
 
   void run() {
     set_hop(0);
+    std::size_t packed = 0;
+    for (int j = 0; j < group_.size; ++j) packed += packed_size(j);
+    const bool streams = packed >= kStreamBytes;
     Outbox outbox = make_outbox([&](std::size_t t, Piece p, std::span<std::byte> place) {
-      const ReduceTensor& tensor = call_.tensors[t];
-      return call_.codec(tensor, 0).encode(input(t, p), context(tensor, p, 0), place);
+      const ConstView x = input(t, p);
+      if (is_raw(t)) {
+        copy(place.data(), x.as_bytes().data(), x.bytes(), streams);
+        return x.bytes();
+      }
+      return wires_[t].codec()->encode(x, context(call_.tensors[t], p, 0), place);
     });
     for (int hop = 0; hop < call_.plan.hops(); ++hop) {
       Outbox next;
@@ -251,7 +260,7 @@ class HopReduce {
                                          own_input(t, p), divisor(hop_), p.n);
         rounder_.round(sum, out);
       } else if (rounder_.is_plain(out.dtype)) {
-        codec.decode_sum(wires, divisor(hop_), out);
+        decode_sum(codec, wires, divisor(hop_), out);
       } else {
         const std::size_t bytes = p.n * size_of(Dtype::kF32);
         if (scratch.bytes() < bytes) {
@@ -259,7 +268,7 @@ class HopReduce {
           scratch = {call_.comm.memory, quant::MemoryKind::kComm, bytes};
         }
         const MutView sum{scratch.data(), Dtype::kF32, p.n};
-        codec.decode_sum(wires, divisor(hop_), sum);
+        decode_sum(codec, wires, divisor(hop_), sum);
         rounder_.round(sum, out);
       }
     });

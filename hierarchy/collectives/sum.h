@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "quant/codec.h"
+
+namespace zeropp::hierarchy::detail {
+
+/// codec.decode_sum, with one pass over all sources at once where they are fp32 elements: as
+/// many streams that the hardware can prefetch, instead of one short run after the other.
+void decode_sum(const quant::Codec& codec, std::span<const std::span<const std::byte>> wires,
+                float divisor, quant::MutView out);
+
+/// to.reduce_encode, without its scratch sum where a cast to fp32 is what is sent.
+std::size_t encode_sum(const quant::Codec& from, const quant::Codec& to,
+                       std::span<const std::span<const std::byte>> wires, std::size_t n,
+                       float divisor, const quant::CodecContext& context,
+                       std::span<std::byte> place);
+
+}  // namespace zeropp::hierarchy::detail
