@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-
 #include "hierarchy/transport/virtual_pending.h"
 #include "quant/error.h"
 
@@ -60,10 +58,7 @@ void Endpoint::barrier() {
 
 bool Endpoint::wait_for(const Counter& word, std::uint64_t target) {
   if (word.load(std::memory_order_acquire) >= target) return true;
-  const auto start = std::chrono::steady_clock::now();
-  waiter_.wait(word, target, true);
-  waited_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  waited_seconds_ += waiter_.wait(word, target, true);
   return word.load(std::memory_order_acquire) >= target;
 }
 

@@ -1,9 +1,7 @@
 #include "hierarchy/transport/virtual_fibers.h"
 
-#include <sched.h>
-
-#include <chrono>
-#include <thread>
+#include "hierarchy/transport/virtual_idle.h"
+#include "hierarchy/transport/virtual_stack.h"
 
 namespace zeropp::hierarchy::virtual_ranks {
 namespace {
@@ -24,10 +22,10 @@ struct FiberWorker::Fiber final : Waiter {
   Fiber(FiberWorker& w, std::size_t i, int rank)
       : worker(w), index(i), endpoint(w.world_, rank, *this) {}
 
-  void wait(const Counter& word, std::uint64_t target, bool until_failure) override {
-    worker.suspend(*this, {&word, target, until_failure});
+  double wait(const Counter& word, std::uint64_t target, bool until_failure) override {
+    return worker.suspend(index, {&word, target, until_failure});
   }
-  void pause() override { worker.suspend(*this, {&always, 1, false}); }
+  void pause() override { worker.suspend(index, {&always, 1, false}); }
   void arrive() override {
     if (++worker.at_barrier_ < worker.ranks()) return;
     worker.at_barrier_ = 0;
@@ -38,8 +36,6 @@ struct FiberWorker::Fiber final : Waiter {
   std::size_t index;
   Endpoint endpoint;
   Stack stack;
-  SanitizedStack sanitized;
-  boost::context::fiber context;
   bool started = false;
 };
 
@@ -48,7 +44,12 @@ FiberWorker::FiberWorker(World& world, int worker, int first_rank, int ranks,
     : world_(world),
       activity_(world.activity(worker)),
       body_(body),
+      clock_(Clock::instance()),
       conditions_(static_cast<std::size_t>(ranks), Condition{&always, 1, true}),
+      contexts_(static_cast<std::size_t>(ranks) + 1),
+      stacks_(static_cast<std::size_t>(ranks) + 1),
+      current_(static_cast<std::size_t>(ranks)),
+      previous_(current_),
       live_(ranks) {
   for (int i = 0; i < ranks; ++i) {
     fibers_.push_back(
@@ -63,60 +64,79 @@ const Endpoint& FiberWorker::endpoint(int i) const {
 }
 
 void FiberWorker::run() {
-  scheduler_stack_.set_thread();
-  int passes = 0;
-  while (live_ > 0) {
-    const bool failed = world_.failed();
-    bool any = false;
-    for (std::size_t i = 0; i < conditions_.size(); ++i) {
-      const Condition& c = conditions_[i];
-      if (c.word->load(std::memory_order_acquire) < c.target && !(failed && c.until_failure)) {
-        continue;
-      }
-      resume(i);
-      any = true;
-    }
-    passes = any ? 0 : passes + 1;
-    if (!any) idle(passes);
+  stacks_[home()].set_thread();
+  activity_.computing.store(true, std::memory_order_relaxed);
+  const Turn turn = next_turn(home());
+  resumed_ = turn.found;
+  if (turn.next != home()) switch_to(turn.next);
+  for (std::size_t i = 0; i < home(); ++i) {
+    if (fibers_[i]->started) stacks_[i].destroy();
   }
+  activity_.computing.store(false, std::memory_order_relaxed);
 }
 
-void FiberWorker::idle(int passes) {
-  constexpr int spins = 200;
-  constexpr int yields = 400;
-  if (passes < spins) {
-    __builtin_ia32_pause();
-  } else if (passes < spins + yields) {
-    sched_yield();
-  } else {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+bool FiberWorker::can_go_on(std::size_t i, bool failed) {
+  const Condition& c = conditions_[i];
+  if (c.word->load(std::memory_order_acquire) < c.target && !(failed && c.until_failure)) {
+    return false;
   }
+  return i == current_ || contexts_[i] || start(*fibers_[i]);
+}
+
+FiberWorker::Turn FiberWorker::next_turn(std::size_t after) {
+  Clock::Ticks idle_since = 0;
+  Idle idle;
+  while (live_ > 0) {
+    const bool failed = world_.failed();
+    std::size_t i = after;
+    for (std::size_t k = 0; k < home(); ++k) {
+      i = i + 1 < home() ? i + 1 : 0;
+      if (!can_go_on(i, failed)) continue;
+      const Clock::Ticks now = clock_.now();
+      if (idle_since == 0) return {.next = i, .stopped = now, .found = now};
+      activity_.computing.store(true, std::memory_order_relaxed);
+      return {.next = i, .stopped = idle_since, .found = now};
+    }
+    if (idle_since == 0) {
+      idle_since = clock_.now();
+      activity_.computing.store(false, std::memory_order_relaxed);
+    }
+    idle.pass();
+  }
+  return {.next = home(), .stopped = 0, .found = 0};
 }
 
 bool FiberWorker::start(Fiber& f) {
-  f.started = true;
-  try {
-    f.stack = Stack(world_.options().stack_bytes);
-  } catch (const std::exception& e) {
-    world_.fail(f.endpoint.rank(), "at its start", RankError{.text = e.what()});
+  if (f.started) return false;
+  if (world_.failed()) {
     end(f);
     return false;
   }
-  f.sanitized.set_bounds(f.stack.bottom(), f.stack.bytes());
+  try {
+    f.stack = Stack(world_.options().stack_bytes);
+  } catch (const std::exception& e) {
+    world_.fail(f.endpoint.rank(), "at its start", RankError{.usage = false, .text = e.what()});
+    end(f);
+    return false;
+  }
+  f.started = true;
+  stacks_[f.index].set_bounds(f.stack.bottom(), f.stack.bytes());
   // Tops at different distances from the page boundary: else all stacks share few cache sets.
   const std::size_t colour = f.index % 32 * 192;
   boost::context::stack_context context;
   context.size = f.stack.bytes() - colour;
   context.sp = f.stack.bottom() + context.size;
-  f.context = boost::context::fiber(
+  contexts_[f.index] = boost::context::fiber(
       std::allocator_arg, boost::context::preallocated(context.sp, context.size, context),
       BorrowedStack{context}, [this, &f](boost::context::fiber&& from) {
-        f.sanitized.entered(scheduler_stack_);
-        scheduler_ = std::move(from);
+        arrive(std::move(from));
+        activity_.progress.store(++turns_, std::memory_order_relaxed);
         f.endpoint.run(body_);
         end(f);
-        f.sanitized.leave_for(scheduler_stack_, true);
-        return std::move(scheduler_);
+        const Turn turn = next_turn(f.index);
+        resumed_ = turn.found;
+        leave(turn.next, true);
+        return std::move(contexts_[turn.next]);
       });
   return true;
 }
@@ -126,33 +146,34 @@ void FiberWorker::end(Fiber& f) {
   --live_;
 }
 
-void FiberWorker::resume(std::size_t i) {
-  Fiber& f = *fibers_[i];
-  if (!f.started) {
-    if (!start(f)) return;
-  } else {
-    activity_.waiting.fetch_sub(1, std::memory_order_relaxed);
-  }
-  activity_.computing.store(true, std::memory_order_relaxed);
-  activity_.progress.fetch_add(1, std::memory_order_relaxed);
-  const ExceptionGlobals mine = ExceptionGlobals::of_thread();
-  ExceptionGlobals::of_thread() = {};
-  scheduler_stack_.leave_for(f.sanitized);
-  f.context = std::move(f.context).resume();
-  scheduler_stack_.entered(f.sanitized);
-  ExceptionGlobals::of_thread() = mine;
-  activity_.computing.store(false, std::memory_order_relaxed);
-  if (!f.context) f.sanitized.destroy();
+void FiberWorker::leave(std::size_t next, bool last) {
+  previous_ = current_;
+  current_ = next;
+  stacks_[previous_].leave_for(stacks_[next], last);
 }
 
-void FiberWorker::suspend(Fiber& f, const Condition& condition) {
-  conditions_[f.index] = condition;
-  activity_.waiting.fetch_add(1, std::memory_order_relaxed);
+void FiberWorker::arrive(boost::context::fiber from) {
+  stacks_[current_].entered(stacks_[previous_]);
+  if (from) contexts_[previous_] = std::move(from);  // Empty: it has ended.
+}
+
+void FiberWorker::switch_to(std::size_t next) {
   const ExceptionGlobals mine = ExceptionGlobals::of_thread();
-  f.sanitized.leave_for(scheduler_stack_);
-  scheduler_ = std::move(scheduler_).resume();
-  f.sanitized.entered(scheduler_stack_);
+  ExceptionGlobals::of_thread() = {};  // For a fiber that starts; others restore their own.
+  leave(next, false);
+  arrive(std::move(contexts_[next]).resume());
   ExceptionGlobals::of_thread() = mine;
+}
+
+double FiberWorker::suspend(std::size_t i, const Condition& condition) {
+  conditions_[i] = condition;
+  activity_.waiting.store(++waiting_, std::memory_order_relaxed);
+  const Turn turn = next_turn(i);
+  resumed_ = turn.found;
+  if (turn.next != i) switch_to(turn.next);
+  activity_.waiting.store(--waiting_, std::memory_order_relaxed);
+  activity_.progress.store(++turns_, std::memory_order_relaxed);
+  return clock_.seconds(resumed_ - turn.stopped);
 }
 
 }  // namespace zeropp::hierarchy::virtual_ranks

@@ -15,7 +15,7 @@ class ThreadRank final : public Waiter {
   void run(const std::function<void(Transport&)>& body);
   const Endpoint& endpoint() const { return endpoint_; }
 
-  void wait(const Counter& word, std::uint64_t target, bool until_failure) override;
+  double wait(const Counter& word, std::uint64_t target, bool until_failure) override;
   void pause() override;
   void arrive() override { world_.arrive_at_barrier(); }
 

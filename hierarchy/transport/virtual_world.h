@@ -78,7 +78,8 @@ class Waiter {
  public:
   virtual ~Waiter() = default;
   /// Returns when word >= target, or earlier when `until_failure` and the world has failed.
-  virtual void wait(const Counter& word, std::uint64_t target, bool until_failure) = 0;
+  /// The result is the seconds that the rank did not run.
+  virtual double wait(const Counter& word, std::uint64_t target, bool until_failure) = 0;
   /// Lets others run for a moment.
   virtual void pause() = 0;
   /// The rank arrives at a barrier (and does not wait).

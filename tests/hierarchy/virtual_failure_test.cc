@@ -227,7 +227,7 @@ TEST_P(VirtualFailure, ARankThatNeverYieldsIsReported) {
     spawn(flat(4), impatient(), [&](Transport& t) {
       if (t.rank() == 3) {
         // With one worker nobody else can notice, so the stuck rank must not wait for them.
-        for (int i = 0; i < 2000 && !failed; ++i) {
+        for (int i = 0; i < 900 && !failed; ++i) {
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
       }
@@ -246,9 +246,9 @@ TEST_P(VirtualFailure, ARankThatNeverYieldsIsReported) {
 
 TEST_P(VirtualFailure, SlowRanksThatMoveDoNotTimeOut) {
   VirtualOptions o = options();
-  o.timeout = std::chrono::milliseconds(200);
+  o.timeout = std::chrono::milliseconds(500);
   EXPECT_NO_THROW(spawn(flat(2), o, [](Transport& t) {
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 12; ++i) {
       if (t.rank() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(50));
       t.barrier();
     }
