@@ -7,7 +7,7 @@
 #include <map>
 #include <sstream>
 
-#include "gpt_harness.h"
+#include "tests/zero/gpt_harness.h"
 #include "zero/optimizer.h"
 
 namespace zeropp::zero {

@@ -5,8 +5,8 @@
 
 #include <thread>
 
-#include "gpt_harness.h"
 #include "quant/error.h"
+#include "tests/zero/gpt_harness.h"
 #include "zero/memory_ledger.h"
 #include "zero/ops/ops.h"
 

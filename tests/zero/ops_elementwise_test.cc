@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops_reference.h"
+#include "tests/zero/ops_reference.h"
 
 namespace zeropp::zero {
 namespace {

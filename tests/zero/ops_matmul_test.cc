@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "ops_reference.h"
 #include "quant/error.h"
+#include "tests/zero/ops_reference.h"
 
 namespace zeropp::zero {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "gpt_harness.h"
+#include "tests/zero/gpt_harness.h"
 #include "zero/ops/ops.h"
 
 namespace zeropp::zero::testing {
