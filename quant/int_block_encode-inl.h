@@ -8,6 +8,8 @@
 #define ZEROPP_QUANT_INT_BLOCK_ENCODE_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -43,14 +45,6 @@ HWY_INLINE float max_of_lanes(VI v) {
 }
 
 HWY_INLINE VI magnitude(VF v) { return hn::BitCast(DI(), abs_bits(v)); }
-
-HWY_INLINE float absmax(const VF (&x)[8]) {
-  const VI a = hn::Max(magnitude(x[0]), magnitude(x[1]));
-  const VI b = hn::Max(magnitude(x[2]), magnitude(x[3]));
-  const VI c = hn::Max(magnitude(x[4]), magnitude(x[5]));
-  const VI d = hn::Max(magnitude(x[6]), magnitude(x[7]));
-  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
-}
 
 template <Dtype kType>
 HWY_INLINE float absmax(const std::byte* x, std::size_t m) {
@@ -155,16 +149,20 @@ HWY_INLINE void pack_some(const std::uint32_t* q, std::size_t m, std::byte* out)
 
 // ---- Blocks. -------------------------------------------------------------------------------
 
-/// m numbers from a group's start; words[i] is the noise of number i.
+/// m numbers from a group's start; words[i] is the noise of number i. What lies `ahead` bytes
+/// on is fetched meanwhile: the next search for a maximum would wait for it.
 template <Dtype kType, int kBits, Mode kMode>
 HWY_INLINE void encode_run(const Encoder& e, VF mul, const std::byte* x, std::size_t m,
-                           const std::uint32_t* words, std::byte* out) {
+                           std::size_t ahead, const std::uint32_t* words, std::byte* out) {
   constexpr std::size_t kSize = size_of(kType);
   const auto at = [&](std::size_t i) {
     return quantize<kMode>(e, load<kType>(x + i * kSize), mul, words + i);
   };
   std::size_t i = 0;
   for (; i + kTile <= m; i += kTile) {
+    for (std::size_t line = 0; line < kTile * kSize; line += 64) {
+      hwy::Prefetch(x + i * kSize + ahead + line);
+    }
     VU q[8];
     HWY_UNROLL(8)
     for (std::size_t j = 0; j < 8; ++j) q[j] = at(i + j * kLanes);
@@ -195,52 +193,73 @@ HWY_INLINE void encode_stochastic(const Encoder& e, VF mul, const std::byte* x, 
   for (std::size_t i = 0; i < m; i += kSegment) {
     const std::size_t count = std::min(kSegment, m - i);
     const std::uint32_t* noise = fill_noise(*e.noise, first + i, count, words);
-    encode_run<kType, kBits, Mode::kStochastic>(e, mul, x + i * size_of(kType), count, noise,
+    encode_run<kType, kBits, Mode::kStochastic>(e, mul, x + i * size_of(kType), count, 0, noise,
                                                 out + i * kBits / 8);
   }
 }
 
-/// False for what the fast paths leave to the reference: zero, tiny, near overflow, not finite.
-HWY_INLINE bool ordinary(float absmax) { return absmax >= 0x1p-100F && absmax < 0x1p120F; }
-
-HWY_INLINE void write_scale(const Encoder& e, float absmax, std::byte* scale) {
-  const float s = absmax / e.divisor;
-  std::memcpy(scale, &s, sizeof s);
+/// `count` <= kLanes consecutive blocks of m numbers; the first number is number `first` of the
+/// span. Scales are computed side by side, or every block would wait for its two divisions.
+template <Dtype kType, int kBits, Mode kMode>
+HWY_INLINE void encode_few(const Encoder& e, const std::byte* x, std::size_t count,
+                           std::size_t m, std::uint64_t first, std::byte* scales,
+                           std::byte* payload) {
+  const DF df;
+  alignas(64) float maxima[kLanes], factors[kLanes];
+  hn::Store(hn::Set(df, 1.0F), df, maxima);
+  const std::size_t block_bytes = m * size_of(kType);
+  for (std::size_t b = 0; b < count; ++b) maxima[b] = absmax<kType>(x + b * block_bytes, m);
+  const VF a = hn::Load(df, maxima), divisor = hn::Set(df, e.divisor);
+  hn::Store(hn::Div(divisor, a), df, factors);
+  const VF scale = hn::Div(a, divisor);
+  if (count == kLanes) {
+    store<Dtype::kF32>(scale, scales);
+  } else {
+    store_some<Dtype::kF32>(scale, scales, count);
+  }
+  // The reference takes what is left: zero, tiny, near overflow, infinite or NaN.
+  const auto ordinary =
+      hn::And(hn::Ge(a, hn::Set(df, 0x1p-100F)), hn::Lt(a, hn::Set(df, 0x1p120F)));
+  const bool all_ordinary = hn::AllTrue(df, ordinary);
+  for (std::size_t b = 0; b < count; ++b) {
+    const std::byte* in = x + b * block_bytes;
+    std::byte* out = payload + b * e.f.packed(m);
+    if (HWY_UNLIKELY(!all_ordinary) && !(maxima[b] >= 0x1p-100F && maxima[b] < 0x1p120F)) {
+      reference::encode_block(e.f, maxima[b], {in, kType, m}, first + b * m, e.noise,
+                              scales + b * IntBlockFormat::kScaleBytes, out);
+      continue;
+    }
+    const VF mul = hn::Set(df, factors[b]);
+    if constexpr (kMode == Mode::kStochastic) {
+      encode_stochastic<kType, kBits>(e, mul, in, m, first + b * m, out);
+    } else {
+      encode_run<kType, kBits, kMode>(e, mul, in, m, count * block_bytes, nullptr, out);
+    }
+  }
 }
 
-/// The m numbers of a block, `first` being their place in the span.
+/// n numbers from a block's start, which is number `first` of the span; the last block may be
+/// short.
 template <Dtype kType, int kBits, Mode kMode>
-HWY_INLINE void encode_block(const Encoder& e, const std::byte* x, std::size_t m,
-                             std::uint64_t first, std::byte* scale, std::byte* payload) {
-  if (kMode != Mode::kStochastic && m == kTile) {
-    // The whole block stays in registers.
-    VF v[8];
-    HWY_UNROLL(8)
-    for (std::size_t j = 0; j < 8; ++j) v[j] = load<kType>(x + j * kLanes * size_of(kType));
-    const float a = absmax(v);
-    if (HWY_LIKELY(ordinary(a))) {
-      write_scale(e, a, scale);
-      const VF mul = hn::Set(DF(), e.divisor / a);
-      VU q[8];
-      HWY_UNROLL(8)
-      for (std::size_t j = 0; j < 8; ++j) q[j] = quantize<kMode>(e, v[j], mul, nullptr);
-      pack_tile<kBits>(q, payload);
-    } else {
-      reference::encode_block(e.f, a, {x, kType, m}, first, e.noise, scale, payload);
-    }
-    return;
+HWY_INLINE void encode_all(const Encoder& e, const std::byte* x, std::size_t n,
+                           std::uint64_t first, std::byte* scales, std::byte* payload) {
+  constexpr std::size_t kAtOnce = std::size_t{8} << 10;  // Bytes read twice: a part of L1.
+  const std::size_t m = e.f.block, block_bytes = e.f.packed(m);
+  const std::size_t few =
+      m > kAtOnce ? 1 : std::clamp<std::size_t>(kAtOnce / (m * size_of(kType)), 1, kLanes);
+  std::size_t i = 0;
+  for (std::size_t left = n / m; left != 0;) {
+    const std::size_t count = std::min(few, left);
+    encode_few<kType, kBits, kMode>(e, x + i * size_of(kType), count, m, first + i, scales,
+                                    payload);
+    scales += count * IntBlockFormat::kScaleBytes;
+    payload += count * block_bytes;
+    i += count * m;
+    left -= count;
   }
-  const float a = absmax<kType>(x, m);
-  if (HWY_UNLIKELY(!ordinary(a))) {
-    reference::encode_block(e.f, a, {x, kType, m}, first, e.noise, scale, payload);
-    return;
-  }
-  write_scale(e, a, scale);
-  const VF mul = hn::Set(DF(), e.divisor / a);
-  if constexpr (kMode == Mode::kStochastic) {
-    encode_stochastic<kType, kBits>(e, mul, x, m, first, payload);
-  } else {
-    encode_run<kType, kBits, kMode>(e, mul, x, m, nullptr, payload);
+  if (i < n) {
+    encode_few<kType, kBits, kMode>(e, x + i * size_of(kType), 1, n - i, first + i, scales,
+                                    payload);
   }
 }
 

@@ -11,18 +11,8 @@ namespace zeropp::quant::HWY_NAMESPACE {
 
 template <Dtype kType, int kBits, Mode kMode>
 void encode_span(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
-  const Encoder encoder(f, noise);
-  const auto* in = static_cast<const std::byte*>(x.data);
-  std::byte* scale = wire;
-  std::byte* payload = wire + f.payload_offset(x.n, 0);
-  const std::size_t size = f.block, block_bytes = f.packed(f.block);
-  for (std::size_t first = 0; first < x.n; first += size) {
-    const std::size_t m = std::min(size, x.n - first);
-    encode_block<kType, kBits, kMode>(encoder, in + first * size_of(kType), m, first, scale,
-                                      payload);
-    scale += IntBlockFormat::kScaleBytes;
-    payload += block_bytes;
-  }
+  encode_all<kType, kBits, kMode>(Encoder(f, noise), static_cast<const std::byte*>(x.data), x.n,
+                                  0, wire, wire + f.payload_offset(x.n, 0));
 }
 
 void EncodeBlocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {

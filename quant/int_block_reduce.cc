@@ -11,54 +11,54 @@ HWY_BEFORE_NAMESPACE();
 namespace zeropp::quant::HWY_NAMESPACE {
 #if ZEROPP_SIMD
 
-/// The blocks of the result, encoded as soon as their numbers are known.
+constexpr std::size_t kChunk = 2048;
+static_assert(kChunk % kTile == 0);
+
+/// The blocks of the result, encoded soon after their numbers are known: several at once, while
+/// they are in the nearest cache.
 template <int kBits, Mode kMode>
 class BlockSink {
  public:
   BlockSink(const IntBlockFormat& f, std::size_t n, const Philox* noise, std::byte* wire)
       : encoder_(f, noise),
         n_(n),
-        scale_(wire),
+        scales_(wire),
         payload_(wire + f.payload_offset(n, 0)),
-        sums_(nullptr, MemoryKind::kWorkspace, Dtype::kF32, std::min(f.block, n) + kChunk) {}
-
-  static constexpr std::size_t kChunk = 2048;
+        sums_(nullptr, MemoryKind::kWorkspace, Dtype::kF32,
+              std::min(std::max(f.block, kChunk), n) + kChunk) {}
 
   /// Room for kChunk more numbers.
   float* next() { return sums_.f32() + filled_; }
 
   /// `count` numbers have been written at next().
   void commit(std::size_t count) {
+    const std::size_t block = encoder_.f.block;
     filled_ += count;
-    std::size_t used = 0;
-    while (first_ < n_) {
-      const std::size_t m = std::min(encoder_.f.block, n_ - first_);
-      if (filled_ - used < m) break;
-      const auto* x = reinterpret_cast<const std::byte*>(sums_.f32() + used);
-      encode_block<Dtype::kF32, kBits, kMode>(encoder_, x, m, first_, scale_, payload_);
-      used += m;
-      first_ += m;
-      scale_ += IntBlockFormat::kScaleBytes;
-      payload_ += encoder_.f.packed(m);
-    }
-    filled_ -= used;
-    if (used != 0 && filled_ != 0) {
-      std::memmove(sums_.f32(), sums_.f32() + used, filled_ * sizeof(float));
+    const bool last = first_ + filled_ == n_;
+    if (!last && filled_ < std::max(block, kChunk)) return;
+    const std::size_t blocks = filled_ / block, ready = last ? filled_ : blocks * block;
+    encode_all<Dtype::kF32, kBits, kMode>(encoder_,
+                                          reinterpret_cast<const std::byte*>(sums_.f32()),
+                                          ready, first_, scales_, payload_);
+    first_ += ready;
+    scales_ += blocks * IntBlockFormat::kScaleBytes;
+    payload_ += blocks * encoder_.f.packed(block);
+    filled_ -= ready;
+    if (filled_ != 0) {
+      std::memmove(sums_.f32(), sums_.f32() + ready, filled_ * sizeof(float));
     }
   }
 
  private:
   Encoder encoder_;
   std::size_t n_, first_ = 0, filled_ = 0;
-  std::byte *scale_, *payload_;
+  std::byte *scales_, *payload_;
   Tensor sums_;
 };
 
 template <int kFrom, int kTo, Mode kMode>
 void reduce_span(const IntBlockFormat& from, WireList wires, std::size_t n, float divisor,
                  const IntBlockFormat& to, const Philox* noise, std::byte* wire) {
-  constexpr std::size_t kChunk = BlockSink<kTo, kMode>::kChunk;
-  static_assert(kChunk % kTile == 0);
   const BlockSources sources(from, wires, n);
   const VF by = hn::Set(DF(), divisor);
   const bool divide = divisor != 1.0F;
