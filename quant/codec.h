@@ -62,7 +62,8 @@ struct CodecTraits {
   bool stateful = false;
   std::size_t block = 1;  ///< Elements that share metadata.
   NanPolicy nan = NanPolicy::kPoisonBlock;
-  /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop.
+  /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop, up to the smallest
+  /// subnormal (of the wire dtype, for casts).
   double max_error = 0;
 };
 
@@ -98,7 +99,8 @@ class Codec {
   virtual void decode_add(std::span<const std::byte> wire, std::span<float> sum) const;
 
   /// out = round((wires[0] + wires[1] + ...) / divisor), summed in fp32 in that order, starting
-  /// from the first source; true division, skipped when divisor == 1.
+  /// from the first source; true division. A NaN result is 0x7FC00000, here and in decode_add:
+  /// which operand's payload survives an addition differs between instruction sets.
   virtual void decode_sum(std::span<const std::span<const std::byte>> wires, float divisor,
                           MutView out) const;
 

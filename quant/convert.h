@@ -22,7 +22,8 @@ float round_to(Dtype d, float x);
 /// unless identical. SIMD, the same bits as the scalar functions above.
 void convert(ConstView src, MutView dst);
 
-/// acc = round(acc + x) in acc's dtype, the sum in fp32. Sizes must match.
+/// acc = round(acc + x) in acc's dtype, the sum in fp32. Sizes must match. A NaN sum or quotient
+/// is the one NaN 0x7FC00000: payloads would differ between instruction sets.
 void accumulate(MutView acc, ConstView x);
 
 /// dst = round(src / divisor) in dst's dtype, the quotient in fp32 (true division).
