@@ -1,1 +1,57 @@
-int main() { return 0; }
+// The zeropp program: subcommands, errors as one line, exit codes 0, 2 (usage), 1 (the rest).
+#include <malloc.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "experiments/commands/commands.h"
+#include "experiments/program_info.h"
+#include "quant/error.h"
+
+namespace {
+
+constexpr const char* kHelp = R"(
+Start with:  zeropp run experiments/configs/quickstart.json
+Each command has its own --help. Exit codes: 0, 2 for a mistake in what was asked, 1 for the rest.
+)";
+
+int fail(const char* what, int code) {
+  std::string text = what;
+  for (char& c : text) c = c == '\n' ? ' ' : c;
+  std::cerr << "zeropp: " << text << std::endl;
+  return code;
+}
+
+int run(int argc, char** argv) {
+  using namespace zeropp::experiments;
+  CLI::App app{"Communication compression in sharded training, measured", "zeropp"};
+  app.set_version_flag("--version", program_version());
+  app.require_subcommand(1);
+  app.footer(kHelp);
+  Action action;
+  add_run(app, action);
+  add_verify(app, action);
+  add_plan(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version.
+    return fail((std::string("[command line] ") + e.what() + " (see --help)").c_str(), 2);
+  }
+  return action();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Freed pages are reused instead of returned to the kernel and faulted in again every step.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  try {
+    return run(argc, argv);
+  } catch (const zeropp::UsageError& e) {
+    return fail(e.what(), 2);
+  } catch (const std::exception& e) {
+    return fail(e.what(), 1);
+  }
+}

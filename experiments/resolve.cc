@@ -257,11 +257,18 @@ void resolve_codecs(const ConfigView& c, const hierarchy::Topology& t, VariantCo
   }
 }
 
-void check_codecs_used(const VariantConfig& v) {
+void check_together(const VariantConfig& v, int ranks) {
   const zero::StagePolicy& policy = v.engine.policy;
   if (v.engine.weight_codec && !policy.gathers_units() && !policy.gathers_at_step()) {
     refuse("a stage that gathers weights (1, 2, 3) on several ranks for a codec of weights",
            fmt::format("{} at stage {}", v.weight_codec, policy.stage));
+  }
+  if (!v.engine.grad_codecs.empty() && ranks == 1) {
+    refuse("zeropp.codecs.gradients only on several ranks", "1 rank");
+  }
+  if (v.engine.predivide != 0 && !policy.scheme.empty()) {
+    refuse(fmt::format("gradient_predivide_factor unset with {}", policy.scheme),
+           fmt::format("{}", v.engine.predivide));
   }
   if (!v.engine.grad_codecs.empty() && v.engine.algorithm == hierarchy::Algorithm::kRing) {
     refuse("zeropp.algorithm = hierarchical or all_to_all for a codec of gradients",
@@ -343,7 +350,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   resolve_policy(c, topology, v);
   resolve_codecs(c, topology, v);
   resolve_engine(c, v);
-  check_codecs_used(v);
+  check_together(v, topology.ranks());
   v.resolved = resolved_json(config, v, topology);
   return v;
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "experiments/clusters.h"
 #include "experiments/resolve.h"
 #include "quant/error.h"
 #include "zero/data.h"
@@ -170,6 +171,7 @@ RunConfig parse_run_config(std::string_view text, const std::string& source,
   run.stem = std::filesystem::path(source).stem().string();
   run.topology = resolve_topology(view);
   if (view.has("zeropp.cluster.preset")) run.preset = view.get_string("zeropp.cluster.preset");
+  cluster_links(run.topology, run.preset);  // Refuses an unknown preset now.
   run.data = view.get_string("zeropp.data");
   run.validation_fraction = view.get_double("zeropp.validation_fraction");
   run.seeds = resolve_seeds(view);

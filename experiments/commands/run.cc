@@ -1,0 +1,60 @@
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+
+#include "experiments/commands/commands.h"
+#include "experiments/runner.h"
+
+namespace zeropp::experiments {
+namespace {
+
+constexpr const char* kHelp = R"(
+Trains every variant of CONFIG with every seed on virtual ranks in this process, counts every byte
+and writes DIR/summary.json, DIR/summary.md and DIR/<variant>/seed-<s>/{config.json, status.json,
+metrics.jsonl, traffic.jsonl}. Run it again and finished jobs are kept, an interrupted one is redone.
+
+A config is a DeepSpeed JSON (train_micro_batch_size_per_gpu, bf16, optimizer, zero_optimization, ...)
+plus a "zeropp" object. key=value changes one key for this run, before variants are applied; the value
+is JSON or else a string, the key is dotted:
+
+  zeropp run experiments/configs/quickstart.json
+  zeropp run experiments/configs/quickstart.json cluster.nodes=3 cluster.ranks_per_node=2
+  zeropp run my.json steps=500 seeds=3 data=corpus.txt optimizer.params.lr=3e-4 --out results/runs/mine
+  zeropp run my.json zero_optimization.stage=3 codecs.weights=int8:block=2048 algorithm=hierarchical
+
+Keys of "zeropp" (the prefix may be left out):
+  cluster.nodes, cluster.ranks_per_node   ranks; or cluster.levels=[{"name","size"},...], innermost first
+  cluster.preset     named cluster for time_model_s     model.{layers,width,heads,context,tied,...}
+  data               kjv or a text file                 seq, steps, seeds   tokens a sample; a count or list
+  codecs.weights     qwZ: int8:block=2048, none         codecs.gradients    qgZ: spec or one a level
+  secondary          hpZ: none or a level's name        hsdp_group          HSDP: a level's name or a size
+  exact.weights, exact.gradients  {one_d, below, patterns}: what travels exact although there is a codec
+  algorithm          ring, all_to_all, hierarchical     reduce_at           boundary, micro_step, two_hop
+  stage1_all_reduce  stage 1 the 3 Psi way              workers, timeout_s  threads; seconds of silence
+  eval.every, eval.windows   validation                 measure.gradient_error, measure.replicas
+Unknown keys are errors. Exit code: 0, 2 for a mistake in what you asked, 1 for the rest.
+)";
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand("run", "train the variants of a config, side by side");
+  command->footer(kHelp);
+  command->add_option("CONFIG", options->config, "JSON file")->required();
+  command->add_option("OVERRIDES", options->overrides, "key=value or --key=value, see below");
+  command->add_option("--out", options->out, "output folder (results/runs/<config>-<hash>)")
+      ->type_name("DIR");
+  command->add_flag("--json", options->json, "print summary.json instead of the table");
+  command->allow_extras();
+  command->callback([options, command, &action] {
+    action = [options, extras = command->remaining()] {
+      for (const std::string& extra : extras) options->overrides.push_back(extra);
+      options->terminal = ::isatty(STDERR_FILENO) == 1;
+      return run_command(*options, std::cout, std::cerr);
+    };
+  });
+}
+
+}  // namespace zeropp::experiments

@@ -1,0 +1,188 @@
+#include "experiments/job.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "hierarchy/transport/virtual.h"
+
+namespace zeropp::experiments {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// What a rank hands over when it has ended; ranks write their own element only.
+struct RankResult {
+  hierarchy::Ledger ledger;
+  RankMemory memory;
+  quant::ErrorSums error;
+  std::uint64_t underflow = 0, collectives = 0;
+  double math = 0, codec = 0;
+};
+
+struct JobContext {
+  const VariantConfig& variant;
+  const zero::EngineConfig engine;
+  const zero::Model& model;
+  const zero::Dataset& data;
+  const std::atomic<int>& stop;
+  const OnStep& on_step;
+};
+
+class RankJob {
+ public:
+  RankJob(const JobContext& job, hierarchy::Transport& transport, RankResult& result,
+          JobOutcome& outcome)
+      : job_(job),
+        transport_(transport),
+        comm_{transport, &memory_},
+        engine_(comm_, job.model, memory_, job.engine, &job.data),
+        result_(result),
+        outcome_(outcome) {}
+
+  void run() {
+    memory_.reset_peaks();
+    const hierarchy::Ledger before = transport_.ledger();
+    transport_.barrier();
+    for (std::uint64_t s = 1; s <= job_.variant.steps; ++s) step(s);
+    transport_.barrier();
+    if (root()) outcome_.wall_seconds += since(lap_);
+    finish(before);
+  }
+
+ private:
+  bool root() const { return transport_.rank() == 0; }
+
+  void step(std::uint64_t number) {
+    engine_.reset_times();
+    const std::uint64_t calls = transport_.ledger().collectives();
+    if (root() && number == 1) lap_ = Clock::now();
+    const auto start = Clock::now();
+    StepRecord record{.step = number, .tokens = number * tokens_per_step()};
+    record.result = engine_.train_step();
+    record.seconds = since(start);
+    const zero::EngineTimes times = engine_.times();
+    result_.math += times.math;
+    result_.codec += times.codec;
+    result_.collectives += transport_.ledger().collectives() - calls;
+    result_.error.add(record.result.gradient_error);
+    result_.underflow += record.result.underflow;
+    check_finite(record);
+    const std::uint64_t every = job_.variant.eval_every;
+    if (every != 0 && number % every == 0 && number != job_.variant.steps) {
+      record.val_loss = evaluate_between_steps();
+    }
+    if (!root()) return;
+    if (number == job_.variant.steps) {
+      last_ = std::move(record);  // Waits for the final evaluation.
+      return;
+    }
+    report(std::move(record));
+  }
+
+  void report(StepRecord record) {
+    record.skipped_steps = engine_.skipped_steps();
+    job_.on_step(record);
+    outcome_.steps.push_back(std::move(record));
+    if (job_.stop.load() != 0) throw Interrupted();
+  }
+
+  std::uint64_t tokens_per_step() const {
+    return static_cast<std::uint64_t>(job_.engine.gas) *
+           static_cast<std::uint64_t>(job_.engine.micro_batch) *
+           static_cast<std::uint64_t>(job_.engine.seq) *
+           static_cast<std::uint64_t>(transport_.size());
+  }
+
+  /// Ends the run: what follows could only be noise.
+  void check_finite(const StepRecord& record) const {
+    if (std::isfinite(record.result.loss)) return;
+    throw std::runtime_error(fmt::format("[train] expected a finite loss, found {} at step {}",
+                                         record.result.loss, record.step));
+  }
+
+  /// Keeps the clock of the training steps still.
+  double evaluate_between_steps() {
+    transport_.barrier();
+    if (root()) outcome_.wall_seconds += since(lap_);
+    const double loss = engine_.evaluate(job_.variant.eval_windows);
+    transport_.barrier();
+    if (root()) lap_ = Clock::now();
+    return loss;
+  }
+
+  void finish(const hierarchy::Ledger& before) {
+    result_.memory.model_states = memory_.peak_model_states();
+    result_.memory.formula = engine_.formula();
+    const double loss = engine_.evaluate(job_.variant.eval_windows);
+    const bool has_deployed = engine_.has_deployed_weights();
+    const double deployed =
+        has_deployed ? engine_.evaluate(job_.variant.eval_windows, true) : loss;
+    const std::string sha = engine_.state_sha256();
+    result_.memory.peak = memory_.peak_total();
+    result_.memory.by_kind = memory_.peak_by_kind();
+    result_.ledger = transport_.ledger().since(before);
+    if (!root()) return;
+    outcome_.val_loss = loss;
+    outcome_.val_loss_deployed = deployed;
+    outcome_.has_deployed = has_deployed;
+    outcome_.state_sha256 = sha;
+    outcome_.routes = engine_.routes();
+    last_->val_loss = loss;
+    report(std::move(*last_));
+  }
+
+  const JobContext& job_;
+  hierarchy::Transport& transport_;
+  zero::MemoryLedger memory_;
+  hierarchy::Comm comm_;
+  zero::Engine engine_;
+  RankResult& result_;
+  JobOutcome& outcome_;
+  Clock::time_point lap_;
+  std::optional<StepRecord> last_;
+};
+
+}  // namespace
+
+JobOutcome run_job(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
+                   const zero::Dataset& data, const std::atomic<int>& stop,
+                   const OnStep& on_step) {
+  zero::EngineConfig engine = variant.engine;
+  engine.seed = seed;
+  const auto model = zero::make_gpt(variant.model);
+  const JobContext job{variant, engine, *model, data, stop, on_step};
+  hierarchy::VirtualOptions options;
+  options.workers = run.workers;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(run.timeout_s * 1000));
+
+  JobOutcome outcome;
+  outcome.workers = hierarchy::virtual_workers(run.topology, options);
+  std::vector<RankResult> ranks(static_cast<std::size_t>(run.topology.ranks()));
+  try {
+    run_virtual(run.topology, options, [&](hierarchy::Transport& transport) {
+      const auto rank = static_cast<std::size_t>(transport.rank());
+      RankJob(job, transport, ranks[rank], outcome).run();
+    });
+  } catch (const std::exception&) {
+    if (stop.load() != 0) throw Interrupted();
+    throw;
+  }
+  outcome.collectives = ranks[0].collectives;
+  for (RankResult& r : ranks) {
+    outcome.ledgers.push_back(std::move(r.ledger));
+    outcome.memory.push_back(r.memory);
+    outcome.gradient_error.add(r.error);
+    outcome.underflow += r.underflow;
+    outcome.math_seconds += r.math;
+    outcome.codec_seconds += r.codec;
+  }
+  return outcome;
+}
+
+}  // namespace zeropp::experiments

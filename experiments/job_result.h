@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include "experiments/job.h"
+#include "experiments/json_io.h"
+
+namespace zeropp::experiments {
+
+/// result.json of a finished job: all that the summary needs of it. Also says what it is the
+/// result of: variant hash, seed, text.
+Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
+                const zero::Dataset& data, const JobOutcome& outcome);
+
+/// metrics.jsonl, one line (with its newline).
+std::string metrics_line(const StepRecord& record);
+/// traffic.jsonl: one line for each rank, link class, collective, algorithm, phase, role, hop.
+std::string traffic_lines(const RunConfig& run, const JobOutcome& outcome);
+
+}  // namespace zeropp::experiments

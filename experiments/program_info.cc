@@ -1,0 +1,35 @@
+#include "experiments/program_info.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "experiments/git_version.h"  // Made by the build.
+#include "zero/ops/ops.h"
+
+namespace zeropp::experiments {
+namespace {
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const auto colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+}  // namespace
+
+std::string program_version() { return ZEROPP_VERSION; }
+
+Json program_info() {
+  return {{"version", ZEROPP_VERSION},
+          {"git", ZEROPP_GIT},
+          {"compiler", fmt::format("g++ {}", __VERSION__)},
+          {"cpu", fmt::format("{}, {}", cpu_model(), zero::ops::describe_backend())}};
+}
+
+}  // namespace zeropp::experiments

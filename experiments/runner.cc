@@ -1,0 +1,195 @@
+#include "experiments/runner.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "experiments/job.h"
+#include "experiments/job_result.h"
+#include "experiments/job_store.h"
+#include "experiments/progress.h"
+#include "experiments/summary.h"
+#include "quant/error.h"
+
+namespace zeropp::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<int> stop_signal{0};
+
+/// The first SIGINT or SIGTERM ends the run after the step in hand, a second one at once.
+class StopOnSignal {
+ public:
+  StopOnSignal() {
+    stop_signal = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int signal) { stop_signal = signal; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &old_int_);
+    sigaction(SIGTERM, &action, &old_term_);
+  }
+  ~StopOnSignal() {
+    sigaction(SIGINT, &old_int_, nullptr);
+    sigaction(SIGTERM, &old_term_, nullptr);
+  }
+  StopOnSignal(const StopOnSignal&) = delete;
+  StopOnSignal& operator=(const StopOnSignal&) = delete;
+
+ private:
+  struct sigaction old_int_ {
+  }, old_term_{};
+};
+
+std::string one_line(std::string text) {
+  for (auto at = text.find('\n'); at != std::string::npos; at = text.find('\n', at)) {
+    text.replace(at, 1, "; ");
+  }
+  return text;
+}
+
+class Runner {
+ public:
+  Runner(const RunConfig& run, const zero::Dataset& data, fs::path dir, std::ostream& err,
+         bool terminal)
+      : run_(run),
+        data_(data),
+        dir_(std::move(dir)),
+        err_(err),
+        progress_(err, terminal, total_steps(run), run.variants.size() * run.seeds.size()) {}
+
+  /// All jobs, seed by seed, so that the first seed's comparison is there early.
+  std::vector<std::vector<JobEnd>> run_all() {
+    std::vector<std::vector<JobEnd>> ends(run_.variants.size());
+    for (const std::uint64_t seed : run_.seeds) {
+      for (std::size_t v = 0; v < run_.variants.size(); ++v) {
+        ends[v].push_back(run_one(run_.variants[v], seed));
+        if (stop_signal != 0) return ends;
+      }
+    }
+    return ends;
+  }
+
+  bool failed() const { return failures_ > 0; }
+  bool failed_by_usage_alone() const { return failures_ > 0 && failures_ == usage_failures_; }
+
+ private:
+  static std::uint64_t total_steps(const RunConfig& run) {
+    std::uint64_t steps = 0;
+    for (const VariantConfig& v : run.variants) steps += v.steps * run.seeds.size();
+    return steps;
+  }
+
+  JobEnd run_one(const VariantConfig& variant, std::uint64_t seed) {
+    JobStore store(dir_, variant, seed);
+    const std::string name = fmt::format("{} seed {}", variant.name, seed);
+    if (const auto result = store.finished(data_.sha256)) {
+      progress_.skip_job(name, variant.steps);
+      return {.seed = seed, .status = "ok", .message = "", .result = to_text(*result)};
+    }
+    progress_.begin_job(name, variant.steps);
+    store.begin();
+    try {
+      const JobOutcome outcome =
+          run_job(run_, variant, seed, data_, stop_signal, [&](const StepRecord& record) {
+            store.append_metrics(metrics_line(record));
+            progress_.step(record.step, record.result.loss);
+          });
+      const Json result = job_result(run_, variant, seed, data_, outcome);
+      store.commit(result, traffic_lines(run_, outcome));
+      progress_.end_job(fmt::format("val loss {:.4f}", outcome.val_loss));
+      return {.seed = seed, .status = "ok", .message = "", .result = to_text(result)};
+    } catch (const Interrupted&) {
+      store.fail("killed", fmt::format("signal {}", stop_signal.load()));
+      progress_.end_job("killed");
+      return {.seed = seed, .status = "killed", .message = "", .result = ""};
+    } catch (const UsageError& e) {
+      ++usage_failures_;
+      return failed_job(store, name, seed, e.what());
+    } catch (const std::exception& e) {
+      return failed_job(store, name, seed, e.what());
+    }
+  }
+
+  JobEnd failed_job(JobStore& store, const std::string& name, std::uint64_t seed,
+                    const std::string& what) {
+    ++failures_;
+    const std::string message = one_line(what);
+    store.fail("error", message);
+    progress_.end_job("error");
+    err_ << "zeropp: " << name << ": " << message << std::endl;
+    return {.seed = seed, .status = "error", .message = message, .result = ""};
+  }
+
+  const RunConfig& run_;
+  const zero::Dataset& data_;
+  fs::path dir_;
+  std::ostream& err_;
+  Progress progress_;
+  int failures_ = 0, usage_failures_ = 0;
+};
+
+/// Everything that can be known before a folder is made.
+void check_data(const RunConfig& run, const zero::Dataset& data) {
+  for (const VariantConfig& v : run.variants) {
+    const auto seq = static_cast<std::size_t>(v.engine.seq);
+    if (data.train_bytes < seq + 1) {
+      throw UsageError("zeropp.data", fmt::format("more than {} bytes to train on (seq)", seq),
+                       fmt::format("{} in '{}'", data.train_bytes, data.name));
+    }
+    const std::uint64_t windows = zero::validation_windows(data, v.engine.seq);
+    if (windows < v.eval_windows) {
+      throw UsageError(
+          "zeropp.eval.windows",
+          fmt::format("at most the {} held-out windows of {} tokens", windows, seq),
+          std::to_string(v.eval_windows));
+    }
+  }
+}
+
+void check_writable(const fs::path& dir) {
+  make_directory(dir);
+  const fs::path probe = dir / ".write-test";
+  write_atomic(probe, "");
+  fs::remove(probe);
+}
+
+}  // namespace
+
+std::string default_out(const std::string& stem, const std::string& hash) {
+  return fmt::format("results/runs/{}-{}", stem, hash.substr(0, 8));
+}
+
+int run_command(const RunOptions& options, std::ostream& out, std::ostream& err) {
+  const RunConfig run = load_run_config(options.config, options.overrides);
+  const auto data = zero::load_dataset(run.data, run.validation_fraction);
+  check_data(run, *data);
+  const fs::path dir = options.out.empty() ? default_out(run.stem, run.hash) : options.out;
+  check_writable(dir);
+
+  const StopOnSignal guard;
+  Runner runner(run, *data, dir, err, options.terminal);
+  const auto ends = runner.run_all();
+  if (const int signal = stop_signal; signal != 0) {
+    err << fmt::format("zeropp: stopped by signal {}; the same command goes on from here\n",
+                       signal);
+    return 128 + signal;
+  }
+  const Json summary = make_summary(run, *data, ends);
+  write_atomic(dir / "summary.md", summary_markdown(summary, run.stem));
+  write_atomic(dir / "summary.json", to_text(summary) + "\n");
+  if (options.json) {
+    out << to_text(summary) << std::endl;
+  } else {
+    out << '\n'
+        << summary_table(summary) << '\n'
+        << (dir / "summary.json").string() << std::endl;
+  }
+  if (!runner.failed()) return 0;
+  return runner.failed_by_usage_alone() ? 2 : 1;
+}
+
+}  // namespace zeropp::experiments

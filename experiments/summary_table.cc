@@ -1,0 +1,161 @@
+// The people's side of summary.json.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "experiments/summary.h"
+#include "experiments/text_table.h"
+
+namespace zeropp::experiments {
+namespace {
+
+constexpr const char* kNone = "-";
+
+std::string outer_link(const Json& summary) {
+  return summary["cluster"]["levels"].back()["name"];
+}
+
+std::string number(const Json& value, const char* format) {
+  return value.is_null() ? kNone : fmt::format(fmt::runtime(format), to_double(value));
+}
+
+std::string codecs_text(const Json& codecs) {
+  const std::string weights = codecs["weights"];
+  std::vector<std::string> levels = codecs["gradients"];
+  if (std::set(levels.begin(), levels.end()).size() == 1) levels.resize(1);
+  const std::string gradients = fmt::format("{}", fmt::join(levels, " > "));
+  if (weights == "exact" && gradients == "exact") return "exact";
+  if (weights == "exact") return "g " + gradients;
+  if (gradients == "exact") return "w " + weights;
+  return "w " + weights + ", g " + gradients;
+}
+
+std::string stage_text(const Json& v) {
+  std::string text = std::to_string(v["stage"].get<int>());
+  if (v["stage"] == 1 && v["all_reduce"] == true) text += " all-reduce";
+  if (v["scheme"] != "") text += " " + v["scheme"].get<std::string>();
+  if (v["secondary"] != "none") text += "+hpZ " + v["secondary"].get<std::string>();
+  return text;
+}
+
+TextTable main_table(const Json& summary) {
+  const std::string link = outer_link(summary);
+  TextTable table{.header = {"variant", "stage", "codecs", "algorithm", "val loss", "diff",
+                             link + " out/step", "reduction", "peak mem/rank"},
+                  .rows = {},
+                  .left = 4};
+  for (const Json& v : summary["variants"]) {
+    std::vector<std::string> row = {v["name"], stage_text(v), codecs_text(v["codecs"]),
+                                    v["algorithm"]};
+    if (v["traffic_per_step"].is_null()) {  // No seed finished.
+      row.insert(row.end(), {v["status"], kNone, kNone, kNone, kNone});
+    } else {
+      const std::string status =
+          v["status"] == "ok" ? "" : " (" + v["status"].get<std::string>() + ")";
+      const Json& reduction = v["traffic_reduction"][link];
+      row.insert(row.end(),
+                 {number(v["loss"]["val_mean"], "{:.4f}") + status,
+                  v["baseline"] == true ? "baseline"
+                                        : number(v["loss"]["diff_to_baseline"], "{:+.4f}"),
+                  human_bytes(to_double(v["traffic_per_step"][link]["bytes_out_max_node"])),
+                  reduction.is_null() ? kNone : number(reduction, "{:.2f}x"),
+                  human_bytes(to_double(v["memory_per_rank"]["peak_bytes"]))});
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+/// Psi units of what leaves a node, by content.
+TextTable volume_table(const Json& summary) {
+  TextTable table{.header = {"variant", "coded / own share", "coded tensors", "exact tensors",
+                             "scales", "padding", "scalars", "total"},
+                  .rows = {},
+                  .left = 1};
+  for (const Json& v : summary["variants"]) {
+    const Json& volume = v["volume"];
+    if (!volume.is_object()) continue;
+    std::vector<std::string> row = {v["name"],
+                                    number(volume["coded_over_own_share"], "{:.6g}")};
+    for (const char* key :
+         {"coded", "exact_tensors", "scales", "padding", "scalars", "total"}) {
+      row.push_back(number(volume[key], "{:.4f}"));
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+TextTable state_table(const Json& summary) {
+  TextTable table{.header = {"variant", "model states/rank", "formula", "collectives/step",
+                             "step", "math", "codec", "communication", "modelled step"},
+                  .rows = {},
+                  .left = 1};
+  for (const Json& v : summary["variants"]) {
+    if (v["traffic_per_step"].is_null()) continue;
+    const Json& memory = v["memory_per_rank"];
+    const Json& time = v["time_per_step_s"];
+    const auto seconds = [](const Json& s) {
+      return s.is_null() ? kNone : fmt::format("{:.3g} ms", 1e3 * to_double(s));
+    };
+    table.rows.push_back({v["name"], human_bytes(to_double(memory["model_state_bytes"])),
+                          human_bytes(to_double(memory["formula_bytes"])),
+                          number(v["collectives_per_step"], "{:g}"), seconds(time["total"]),
+                          seconds(time["math"]), seconds(time["codec"]),
+                          seconds(time["communication"]), seconds(v["time_model_s"]["total"])});
+  }
+  return table;
+}
+
+std::string volume_caption(const Json& summary) {
+  return fmt::format(
+      "Out of a node over '{}' in one step, in units of (n-1)/n x Psi elements of "
+      "the parameter dtype:",
+      outer_link(summary));
+}
+constexpr const char* kStateCaption =
+    "A rank: model states at their peak, and where a step's worker-seconds go:";
+
+std::string header_line(const Json& summary) {
+  std::vector<std::string> levels;
+  for (const Json& level : summary["cluster"]["levels"]) {
+    levels.push_back(
+        fmt::format("{} {}", level["name"].get<std::string>(), level["size"].get<int>()));
+  }
+  return fmt::format("{} parameters, {} ranks ({}), text '{}'",
+                     summary["model"]["parameters"].get<std::uint64_t>(),
+                     summary["cluster"]["ranks"].get<int>(), fmt::join(levels, " x "),
+                     summary["dataset"]["name"].get<std::string>());
+}
+
+}  // namespace
+
+std::string summary_table(const Json& summary) {
+  std::string out = header_line(summary) + "\n\n" + main_table(summary).text();
+  if (const TextTable volume = volume_table(summary); !volume.rows.empty()) {
+    out += "\n" + volume_caption(summary) + "\n\n" + volume.text();
+  }
+  if (const TextTable states = state_table(summary); !states.rows.empty()) {
+    out += std::string("\n") + kStateCaption + "\n\n" + states.text();
+  }
+  return out;
+}
+
+std::string summary_markdown(const Json& summary, const std::string& title) {
+  std::string out = "# " + title + "\n\n" + header_line(summary) + ". Program " +
+                    summary["program"]["version"].get<std::string>() + ", git " +
+                    summary["program"]["git"].get<std::string>() + ", " +
+                    summary["program"]["cpu"].get<std::string>() + ".\n\n" +
+                    main_table(summary).markdown();
+  if (const TextTable volume = volume_table(summary); !volume.rows.empty()) {
+    out += "\n" + volume_caption(summary) + "\n\n" + volume.markdown();
+  }
+  if (const TextTable states = state_table(summary); !states.rows.empty()) {
+    out += std::string("\n") + kStateCaption + "\n\n" + states.markdown();
+  }
+  return out;
+}
+
+}  // namespace zeropp::experiments
