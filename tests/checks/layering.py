@@ -61,7 +61,7 @@ def _escapes_tsan(path, text):
 
 def _quoted(root, path, header):
     layer, target = layer_of(path), layer_of(header)
-    if not (Path(root) / header).is_file():
+    if not _exists(root, header):
         return f'"{header}" is not a path from the root of the repository'
     if layer == "tests":
         return None
@@ -74,6 +74,12 @@ def _quoted(root, path, header):
         if str(backend.parent) == folder and path.parent != backend:
             return f'includes "{header}", private to the backend {backend}'
     return None
+
+
+def _exists(root, header):
+    """In the tree, or made by the build: x.h from x.h.in or by a script x.cmake."""
+    plain = Path(root) / header
+    return any(p.is_file() for p in (plain, plain.with_suffix(".h.in"), plain.with_suffix(".cmake")))
 
 
 def _system(path, header):
