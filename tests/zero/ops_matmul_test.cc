@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "quant/error.h"
@@ -140,6 +141,11 @@ TEST(MatmulBackend, SaysWhatIsNative) {
   const char* native = ops::native_matmul(Dtype::kBF16) ? "bf16 native" : "bf16 widened";
   EXPECT_NE(ops::describe_backend().find(native), std::string::npos) << ops::describe_backend();
   EXPECT_NE(ops::describe_backend().find("fp16 widened"), std::string::npos);
+  const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");  // Set by ctest's `.avx2` entries.
+  if (limit != nullptr && std::string(limit) == "AVX2") {
+    EXPECT_FALSE(ops::native_matmul(Dtype::kBF16));
+    EXPECT_EQ(ops::describe_backend(), "avx2; matmul fp32 native, bf16 widened, fp16 widened");
+  }
 }
 
 }  // namespace
