@@ -72,7 +72,7 @@ class RankJob {
     result_.collectives += transport_.ledger().collectives() - calls;
     result_.error.add(record.result.gradient_error);
     result_.underflow += record.result.underflow;
-    check_finite(record);
+    if (!std::isfinite(record.result.loss)) return give_up(std::move(record));
     const std::uint64_t every = job_.variant.eval_every;
     if (every != 0 && number % every == 0 && number != job_.variant.steps) {
       record.val_loss = evaluate_between_steps();
@@ -92,18 +92,22 @@ class RankJob {
     if (job_.stop.load() != 0) throw Interrupted();
   }
 
+  /// Ends the run: what follows could only be noise. All ranks have the same loss.
+  void give_up(StepRecord record) {
+    if (root()) {
+      outcome_.failure = fmt::format("[train] expected a finite loss, found {} at step {}",
+                                     record.result.loss, record.step);
+      report(std::move(record));
+      throw std::runtime_error(outcome_.failure);
+    }
+    transport_.barrier();  // Until rank 0's error ends it.
+  }
+
   std::uint64_t tokens_per_step() const {
     return static_cast<std::uint64_t>(job_.engine.gas) *
            static_cast<std::uint64_t>(job_.engine.micro_batch) *
            static_cast<std::uint64_t>(job_.engine.seq) *
            static_cast<std::uint64_t>(transport_.size());
-  }
-
-  /// Ends the run: what follows could only be noise.
-  void check_finite(const StepRecord& record) const {
-    if (std::isfinite(record.result.loss)) return;
-    throw std::runtime_error(fmt::format("[train] expected a finite loss, found {} at step {}",
-                                         record.result.loss, record.step));
   }
 
   /// Keeps the clock of the training steps still.
@@ -171,6 +175,7 @@ JobOutcome run_job(const RunConfig& run, const VariantConfig& variant, std::uint
     });
   } catch (const std::exception&) {
     if (stop.load() != 0) throw Interrupted();
+    if (!outcome.failure.empty()) throw std::runtime_error(outcome.failure);
     throw;
   }
   outcome.collectives = ranks[0].collectives;

@@ -159,6 +159,7 @@ Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_
           {"skipped_steps", last.skipped_steps},
           {"underflow", outcome.underflow},
           {"traffic_per_step", traffic_per_step(run, variant, *model, outcome)},
+          {"sent_per_rank", sent_per_rank(run, *model, outcome)},
           {"volume", volume(run, variant, *model, outcome)},
           {"memory_per_rank", memory_json(outcome)},
           {"collectives_per_step", per_step(outcome.collectives, steps)},

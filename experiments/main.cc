@@ -36,6 +36,11 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version.
+    const std::string first = argc > 1 ? argv[1] : "-";
+    if (first[0] != '-' && app.get_subcommand_no_throw(first) == nullptr) {
+      return fail(
+          ("[command line] expected run, verify or plan, found '" + first + "'").c_str(), 2);
+    }
     return fail((std::string("[command line] ") + e.what() + " (see --help)").c_str(), 2);
   }
   return action();

@@ -161,6 +161,7 @@ Json variant_json(const RunConfig& run, const VariantConfig& v, const std::vecto
           {"traffic_per_step", traffic},
           {"traffic_reduction",
            reduction_json(run.topology, traffic, mean_of(baseline, "traffic_per_step"))},
+          {"sent_per_rank", mean_of(results, "sent_per_rank")},
           {"volume", mean_of(results, "volume")},
           {"memory_per_rank", max_of(results, "memory_per_rank")},
           {"collectives_per_step", mean_of(results, "collectives_per_step")},

@@ -89,10 +89,11 @@ TextTable volume_table(const Json& summary) {
 }
 
 TextTable state_table(const Json& summary) {
-  TextTable table{.header = {"variant", "model states/rank", "formula", "collectives/step",
-                             "step", "math", "codec", "communication", "modelled step"},
-                  .rows = {},
-                  .left = 1};
+  TextTable table{
+      .header = {"variant", "model states/rank", "formula", "sent/rank (Psi)", "collectives",
+                 "step", "math", "codec", "communication", "modelled step"},
+      .rows = {},
+      .left = 1};
   for (const Json& v : summary["variants"]) {
     if (v["traffic_per_step"].is_null()) continue;
     const Json& memory = v["memory_per_rank"];
@@ -102,6 +103,7 @@ TextTable state_table(const Json& summary) {
     };
     table.rows.push_back({v["name"], human_bytes(to_double(memory["model_state_bytes"])),
                           human_bytes(to_double(memory["formula_bytes"])),
+                          number(v["sent_per_rank"]["psi"], "{:.4g}"),
                           number(v["collectives_per_step"], "{:g}"), seconds(time["total"]),
                           seconds(time["math"]), seconds(time["codec"]),
                           seconds(time["communication"]), seconds(v["time_model_s"]["total"])});
@@ -116,7 +118,8 @@ std::string volume_caption(const Json& summary) {
       outer_link(summary));
 }
 constexpr const char* kStateCaption =
-    "A rank: model states at their peak, and where a step's worker-seconds go:";
+    "A rank in one step: model states at their peak, weights and gradients sent in units of "
+    "(N-1)/N x Psi, and where its worker-seconds go:";
 
 std::string header_line(const Json& summary) {
   std::vector<std::string> levels;

@@ -113,6 +113,28 @@ Json traffic_per_step(const RunConfig& run, const VariantConfig& variant,
   return out;
 }
 
+Json sent_per_rank(const RunConfig& run, const zero::Model& model, const JobOutcome& outcome) {
+  const auto ranks = static_cast<std::uint64_t>(run.topology.ranks());
+  std::uint64_t weights = 0, gradients = 0, elems = 0;
+  for (int link = 0; link < run.topology.levels(); ++link) {
+    for (const auto& [call, traffic] : by_call(outcome, link)) {
+      if (call.role == quant::Role::kWeight) weights += traffic.bytes.total();
+      if (call.role == quant::Role::kGradient) gradients += traffic.bytes.total();
+    }
+  }
+  for (const zero::TensorSpec& t : model.tensors()) elems += t.numel;
+  const std::uint64_t share = ranks * outcome.steps.size();
+  Json psi = nullptr;
+  if (ranks > 1) {
+    const auto unit = static_cast<double>(elems * size_of(model.dtype()) * (ranks - 1)) /
+                      static_cast<double>(ranks);
+    psi = static_cast<double>(weights + gradients) / static_cast<double>(share) / unit;
+  }
+  return {{"weights", per_step(weights, share)},
+          {"gradients", per_step(gradients, share)},
+          {"psi", psi}};
+}
+
 Json volume(const RunConfig& run, const VariantConfig& variant, const zero::Model& model,
             const JobOutcome& outcome) {
   const int link = run.topology.levels() - 1;

@@ -11,6 +11,10 @@ namespace zeropp::experiments {
 Json traffic_per_step(const RunConfig& run, const VariantConfig& variant,
                       const zero::Model& model, const JobOutcome& outcome);
 
+/// "sent_per_rank": weights and gradients that a rank sends in one step, all links together, in
+/// bytes (mean over ranks) and in units of (N-1)/N x Psi elements of the parameter dtype.
+Json sent_per_rank(const RunConfig& run, const zero::Model& model, const JobOutcome& outcome);
+
 /// "volume": bytes out of a node over the outermost links in units of (n-1)/n x Psi elements of
 /// the parameter dtype, coded tensors, exact tensors, scales and padding apart. Null on one
 /// node.
