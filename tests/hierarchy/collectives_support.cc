@@ -228,14 +228,72 @@ std::vector<double> mean_of_group(const ReduceProblem& p, int rank) {
   return mean;
 }
 
+ReduceProblem problem(const Shape& s, Algorithm algorithm, std::size_t numel,
+                      const std::vector<std::string>& codecs, Dtype wire) {
+  ReduceProblem p{.topology = topology(s.fan_outs),
+                  .options = {.algorithm = algorithm,
+                              .role = quant::Role::kGradient,
+                              .coarse = s.coarse,
+                              .fine = s.fine,
+                              .seed = 11,
+                              .step = 3,
+                              .micro = 1},
+                  .reduce = {.wire = wire},
+                  .tensor = 5,
+                  .inputs = {},
+                  .codecs = make_codecs(codecs, wire)};
+  for (int rank = 0; rank < p.world(); ++rank) {
+    std::vector<float> x(numel);
+    for (std::size_t i = 0; i < numel; ++i)
+      x[i] = value(1, static_cast<std::uint64_t>(rank), i);
+    p.inputs.push_back(x);
+  }
+  return p;
+}
+
+std::vector<Array> run(Comm& comm, Call call, const std::vector<ReduceProblem>& problems) {
+  std::vector<Array> shards;
+  std::vector<Array> outs;
+  std::vector<std::vector<const quant::Codec*>> codecs;
+  std::vector<hierarchy::ReduceTensor> tensors;
+  for (const ReduceProblem& p : problems) {
+    const int modulus = call == Call::kAllReduce ? p.options.coarse : p.fine();
+    shards.push_back(p.shard(comm.rank()));
+    outs.emplace_back(p.out, cut(p.inputs[0], comm.size(), modulus, comm.rank()).size());
+    codecs.push_back(raw(p.codecs));
+  }
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    tensors.push_back(
+        {problems[i].tensor, problems[i].numel(), shards[i].view(), outs[i].mut(), codecs[i]});
+  }
+  (call == Call::kAllReduce ? hierarchy::all_reduce : hierarchy::reduce_scatter)(
+      comm, problems[0].options, problems[0].reduce, tensors);
+  return outs;
+}
+std::vector<std::vector<Array>> run(Call call, const std::vector<ReduceProblem>& problems,
+                                    int workers) {
+  return on_ranks(
+      problems[0].topology, [&](Comm& comm) { return run(comm, call, problems); }, workers);
+}
+
+std::string text(const ReduceProblem& p, int rank) {
+  std::string codecs;
+  for (const auto& codec : p.codecs) codecs += (codec ? codec->spec() : "-") + " ";
+  return fmt::format("{} N={} {}->{} numel={} wire={} in={} out={} f={} codecs {}rank {}",
+                     name(p.options.algorithm), p.world(), p.options.coarse, p.fine(),
+                     p.numel(), quant::name(p.reduce.wire), quant::name(p.in),
+                     quant::name(p.out), p.reduce.predivide, codecs, rank);
+}
+
 std::vector<std::vector<Array>> on_ranks(const Topology& t,
-                                         const std::function<std::vector<Array>(Comm&)>& body) {
+                                         const std::function<std::vector<Array>(Comm&)>& body,
+                                         int workers) {
   const std::function<std::vector<Array>(hierarchy::Transport&)> run =
       [&](hierarchy::Transport& transport) {
         Comm comm{.transport = transport};
         return body(comm);
       };
-  return spawn(t, {}, run);
+  return spawn(t, {.workers = workers}, run);
 }
 
 }  // namespace zeropp::test

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hierarchy/collectives.h"
 #include "quant/convert.h"
+#include "quant/memory.h"
 #include "quant/registry.h"
 #include "tests/support/spawn.h"
 
@@ -45,7 +47,19 @@ struct Array {
   friend bool operator==(const Array&, const Array&) = default;
 };
 
-/// "3x4": 4 nodes of 3 ranks each, innermost level first.
+/// Scratch of these tests is NaN until it is written.
+struct PoisonedScratch {
+  PoisonedScratch() { quant::Buffer::set_poison(true); }
+};
+inline const PoisonedScratch kPoisonedScratch;
+
+/// Fan-outs, innermost first, of the topologies that all tests go through.
+inline const std::vector<std::vector<int>> kTopologies = {
+    {1}, {2}, {3}, {2, 2}, {3, 2}, {2, 3}, {4, 2}, {3, 4}, {2, 2, 3}, {4, 4}, {1, 4}, {4, 1}};
+inline const std::vector<Algorithm> kAlgorithms = {Algorithm::kRing, Algorithm::kAllToAll,
+                                                   Algorithm::kHierarchical};
+
+/// {3, 4}: 4 nodes of 3 ranks each.
 inline Topology topology(const std::vector<int>& fan_outs) {
   std::vector<hierarchy::Level> levels;
   for (const int fan_out : fan_outs) {
@@ -104,8 +118,28 @@ Array oracle_shard(const ReduceProblem& p, int modulus, int rank);
 /// The exact mean of the group in double, for bounds.
 std::vector<double> mean_of_group(const ReduceProblem& p, int rank);
 
-/// Runs `body` on every rank and returns what each returned.
+/// A topology and the moduli of a call.
+struct Shape {
+  std::vector<int> fan_outs;
+  int coarse = 1;
+  int fine = 0;
+};
+/// Deterministic inputs in [-1, 1) for a call of that shape; codecs by level.
+ReduceProblem problem(const Shape& s, Algorithm algorithm, std::size_t numel,
+                      const std::vector<std::string>& codecs = {}, Dtype wire = Dtype::kF32);
+std::string text(const ReduceProblem& p, int rank);
+
+enum class Call { kReduceScatter, kAllReduce };
+/// Runs problems of one topology and one set of options in one call; outputs by problem.
+std::vector<Array> run(Comm& comm, Call call, const std::vector<ReduceProblem>& problems);
+/// The same on all ranks.
+std::vector<std::vector<Array>> run(Call call, const std::vector<ReduceProblem>& problems,
+                                    int workers = 1);
+
+/// Runs `body` on every rank and returns what each returned. One worker unless given: thousands
+/// of small calls would mostly wait for the other worker to be scheduled.
 std::vector<std::vector<Array>> on_ranks(const Topology& t,
-                                         const std::function<std::vector<Array>(Comm&)>& body);
+                                         const std::function<std::vector<Array>(Comm&)>& body,
+                                         int workers = 1);
 
 }  // namespace zeropp::test
