@@ -16,6 +16,15 @@ RouteTable::RouteTable(const EngineContext& context) {
                                                                      : nullptr);
     gradients_.push_back(!levels_.empty() && !c.exact_grads.applies(t));
   }
+  // A codec that does nothing is a mistake, not a run without codecs.
+  const auto refuse = [](const char* key, const quant::Codec& codec) {
+    throw UsageError(key, "a tensor that takes it: the exact rules leave none",
+                     fmt::format("'{}'", codec.spec()));
+  };
+  if (c.weight_codec && !codes_weights()) refuse("codecs.weights", *c.weight_codec);
+  const bool codes_gradients =
+      std::find(gradients_.begin(), gradients_.end(), true) != gradients_.end();
+  if (!levels_.empty() && !codes_gradients) refuse("codecs.gradients", *levels_[0]);
 }
 
 bool RouteTable::codes_weights() const {
@@ -58,6 +67,14 @@ void validate(const EngineContext& context) {
       throw UsageError(
           "codecs.gradients",
           "algorithm hierarchical or all_to_all (a ring would quantize at every hop)", "ring");
+    }
+    const bool one_hop = c.algorithm == hierarchy::Algorithm::kAllToAll &&
+                         (p.optimizer == 1 || p.optimizer == context.ranks());
+    for (const auto& codec : c.grad_codecs) {
+      if (!one_hop || codec->spec() == c.grad_codecs.back()->spec()) continue;
+      throw UsageError(
+          "codecs.gradients", "one codec: all_to_all is a single hop",
+          fmt::format("'{}' beside '{}'", codec->spec(), c.grad_codecs.back()->spec()));
     }
     if (context.ranks() == 1) {
       throw UsageError("codecs.gradients", "at least two ranks", "1: nothing would be sent");
