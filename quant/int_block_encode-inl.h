@@ -47,6 +47,16 @@ HWY_INLINE float max_of_lanes(VI v) {
 HWY_INLINE VI magnitude(VF v) { return hn::BitCast(DI(), abs_bits(v)); }
 
 template <Dtype kType>
+HWY_INLINE float absmax_of_tile(const std::byte* x) {
+  const auto bits = [&](std::size_t j) {
+    return magnitude(load<kType>(x + j * kLanes * size_of(kType)));
+  };
+  const VI a = hn::Max(bits(0), bits(1)), b = hn::Max(bits(2), bits(3));
+  const VI c = hn::Max(bits(4), bits(5)), d = hn::Max(bits(6), bits(7));
+  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
+}
+
+template <Dtype kType>
 HWY_INLINE float absmax(const std::byte* x, std::size_t m) {
   constexpr std::size_t kSize = size_of(kType);
   const auto bits = [&](std::size_t i) { return magnitude(load<kType>(x + i * kSize)); };
@@ -71,7 +81,8 @@ HWY_INLINE VU integer_bits(VF q) {
 }
 
 template <Mode kMode>
-HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* words) {
+HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* words,
+                       std::size_t at) {
   const VF v = hn::Mul(x, mul);
   if constexpr (kMode == Mode::kNearest) {
     return integer_bits(v);  // |v| <= max_q + one rounding: nothing to clip.
@@ -79,7 +90,7 @@ HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* word
     return integer_bits(hn::Min(v, e.top));
   } else {
     const VF below = hn::Floor(v);
-    const VU word = hn::ShiftRight<8>(hn::LoadU(DU(), words));
+    const VU word = hn::ShiftRight<8>(hn::LoadU(DU(), words + at));
     const VF u = hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), word)), hn::Set(DF(), 0x1p-24F));
     const VF up = hn::IfThenElseZero(hn::Lt(u, hn::Sub(v, below)), hn::Set(DF(), 1.0F));
     return integer_bits(hn::Min(hn::Max(hn::Add(below, up), e.bottom), e.top));
@@ -97,11 +108,17 @@ HWY_INLINE void store_bytes(VU first, VU second, std::byte* p) {
   const hn::Repartition<std::uint16_t, DU> d16;
   const hn::Rebind<std::uint8_t, decltype(d16)> d8;
   const auto words = hn::ConcatEven(d16, hn::BitCast(d16, second), hn::BitCast(d16, first));
-  hn::StoreU(hn::TruncateTo(d8, words), d8, reinterpret_cast<std::uint8_t*>(p));
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  // Highway 1.0 truncates in two shuffles; there is an instruction.
+  const hn::Vec<decltype(d8)> bytes{_mm512_cvtepi16_epi8(words.raw)};
+#else
+  const auto bytes = hn::TruncateTo(d8, words);
+#endif
+  hn::StoreU(bytes, d8, reinterpret_cast<std::uint8_t*>(p));
 }
 
 HWY_INLINE VU nibble_pair(VU low, VU high) {
-  return hn::Or(hn::And(low, hn::Set(DU(), 15)), hn::ShiftLeft<4>(high));
+  return hn::OrAnd(hn::ShiftLeft<4>(high), low, hn::Set(DU(), 15));
 }
 
 /// One tile of eight vectors.
@@ -149,6 +166,18 @@ HWY_INLINE void pack_some(const std::uint32_t* q, std::size_t m, std::byte* out)
 
 // ---- Blocks. -------------------------------------------------------------------------------
 
+template <Dtype kType, int kBits, Mode kMode>
+HWY_INLINE void encode_tile(const Encoder& e, VF mul, const std::byte* x,
+                            const std::uint32_t* words, std::size_t at, std::byte* out) {
+  VU q[8];
+  HWY_UNROLL(8)
+  for (std::size_t j = 0; j < 8; ++j) {
+    const VF v = load<kType>(x + j * kLanes * size_of(kType));
+    q[j] = quantize<kMode>(e, v, mul, words, at + j * kLanes);
+  }
+  pack_tile<kBits>(q, out);
+}
+
 /// m numbers from a group's start; words[i] is the noise of number i. What lies `ahead` bytes
 /// on is fetched meanwhile: the next search for a maximum would wait for it.
 template <Dtype kType, int kBits, Mode kMode>
@@ -156,17 +185,14 @@ HWY_INLINE void encode_run(const Encoder& e, VF mul, const std::byte* x, std::si
                            std::size_t ahead, const std::uint32_t* words, std::byte* out) {
   constexpr std::size_t kSize = size_of(kType);
   const auto at = [&](std::size_t i) {
-    return quantize<kMode>(e, load<kType>(x + i * kSize), mul, words + i);
+    return quantize<kMode>(e, load<kType>(x + i * kSize), mul, words, i);
   };
   std::size_t i = 0;
   for (; i + kTile <= m; i += kTile) {
     for (std::size_t line = 0; line < kTile * kSize; line += 64) {
       hwy::Prefetch(x + i * kSize + ahead + line);
     }
-    VU q[8];
-    HWY_UNROLL(8)
-    for (std::size_t j = 0; j < 8; ++j) q[j] = at(i + j * kLanes);
-    pack_tile<kBits>(q, out + i * kBits / 8);
+    encode_tile<kType, kBits, kMode>(e, mul, x + i * kSize, words, i, out + i * kBits / 8);
   }
   for (; i + kGroup <= m; i += kGroup) {
     VU q[kGroupVectors];
@@ -180,7 +206,7 @@ HWY_INLINE void encode_run(const Encoder& e, VF mul, const std::byte* x, std::si
   std::memcpy(padded, x + i * kSize, (m - i) * kSize);
   for (std::size_t j = 0; j < kGroup; j += kLanes) {
     const VF v = load<kType>(padded + j * kSize);
-    hn::Store(quantize<kMode>(e, v, mul, words + i + j), DU(), bits + j);
+    hn::Store(quantize<kMode>(e, v, mul, words, i + j), DU(), bits + j);
   }
   pack_some<kBits>(bits, m - i, out + i * kBits / 8);
 }
@@ -208,7 +234,13 @@ HWY_INLINE void encode_few(const Encoder& e, const std::byte* x, std::size_t cou
   alignas(64) float maxima[kLanes], factors[kLanes];
   hn::Store(hn::Set(df, 1.0F), df, maxima);
   const std::size_t block_bytes = m * size_of(kType);
-  for (std::size_t b = 0; b < count; ++b) maxima[b] = absmax<kType>(x + b * block_bytes, m);
+  if (m == kTile) {
+    for (std::size_t b = 0; b < count; ++b) {
+      maxima[b] = absmax_of_tile<kType>(x + b * block_bytes);
+    }
+  } else {
+    for (std::size_t b = 0; b < count; ++b) maxima[b] = absmax<kType>(x + b * block_bytes, m);
+  }
   const VF a = hn::Load(df, maxima), divisor = hn::Set(df, e.divisor);
   hn::Store(hn::Div(divisor, a), df, factors);
   const VF scale = hn::Div(a, divisor);
@@ -221,6 +253,13 @@ HWY_INLINE void encode_few(const Encoder& e, const std::byte* x, std::size_t cou
   const auto ordinary =
       hn::And(hn::Ge(a, hn::Set(df, 0x1p-100F)), hn::Lt(a, hn::Set(df, 0x1p120F)));
   const bool all_ordinary = hn::AllTrue(df, ordinary);
+  if (kMode != Mode::kStochastic && m == kTile && HWY_LIKELY(all_ordinary)) {
+    for (std::size_t b = 0; b < count; ++b) {
+      encode_tile<kType, kBits, kMode>(e, hn::Set(df, factors[b]), x + b * block_bytes, nullptr,
+                                       0, payload + b * (kTile * kBits / 8));
+    }
+    return;
+  }
   for (std::size_t b = 0; b < count; ++b) {
     const std::byte* in = x + b * block_bytes;
     std::byte* out = payload + b * e.f.packed(m);
