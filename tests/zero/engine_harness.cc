@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "quant/memory.h"
 #include "quant/registry.h"
 #include "tests/support/spawn.h"
 
@@ -39,6 +40,7 @@ void train(const Experiment& e, hierarchy::Transport& transport, RankResult& r) 
 }  // namespace
 
 Results run(const Experiment& e) {
+  quant::Buffer::set_poison(true);  // What nobody wrote is NaN.
   // One object a rank from the start: the engine holds a reference to the memory ledger.
   Results results(static_cast<std::size_t>(e.topology.ranks()));
   spawn(e.topology, e.options, [&](hierarchy::Transport& transport) {
