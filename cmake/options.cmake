@@ -4,6 +4,9 @@ target_compile_features(zeropp_options INTERFACE cxx_std_20)
 target_compile_options(zeropp_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-psabi
   -ffp-contract=off)  # One rounding per written operation, on every instruction set.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(zeropp_options INTERFACE -Wno-restrict)  # False alarms, GCC bug 105651.
+endif()
 if(ZEROPP_WERROR)
   target_compile_options(zeropp_options INTERFACE -Werror)
 endif()
