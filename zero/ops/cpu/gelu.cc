@@ -1,6 +1,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero/ops/cpu/gelu.cc"
-#include "zero/ops/cpu/targets.h"
+#include <hwy/foreach_target.h>  // Re-includes this file for every target.
+#include <hwy/highway.h>
+
 #include "zero/ops/ops.h"
 // After the headers of every target:
 #include "zero/ops/cpu/vec-inl.h"

@@ -1,7 +1,9 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero/ops/cpu/layer_norm.cc"
+#include <hwy/foreach_target.h>  // Re-includes this file for every target.
+#include <hwy/highway.h>
+
 #include "quant/convert.h"
-#include "zero/ops/cpu/targets.h"
 #include "zero/ops/ops.h"
 // After the headers of every target:
 #include "zero/ops/cpu/vec-inl.h"

@@ -1,7 +1,8 @@
 #include "zero/ops/cpu/softmax.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "zero/ops/cpu/softmax.cc"
-#include "zero/ops/cpu/targets.h"
+#include <hwy/foreach_target.h>  // Re-includes this file for every target.
+#include <hwy/highway.h>
 // After the headers of every target:
 #include "zero/ops/cpu/vec-inl.h"
 

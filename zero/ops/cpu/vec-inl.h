@@ -68,7 +68,8 @@ struct BF16 {
     const U bits = as_bits(x);
     const U rounded = bits + 0x7FFFU + ((bits >> 16) & 1U);
     const U quiet = bits | 0x400000U;
-    return __builtin_convertvector((x == x ? rounded : quiet) >> 16, H);
+    const U out = x == x ? rounded : quiet;  // NOLINT(misc-redundant-expression): not NaN.
+    return __builtin_convertvector(out >> 16, H);
   }
 };
 struct F16 {
