@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <utility>
 
 #include "quant/error.h"
 #include "tests/hierarchy/collectives_support.h"
@@ -81,18 +81,35 @@ std::vector<Array> gather(Comm& comm, const CallOptions& o,
   return outs;
 }
 
-void check(const Topology& t, const CallOptions& o,
-           const std::vector<GatherProblem>& problems) {
-  const auto found = on_ranks(t, [&](Comm& comm) { return gather(comm, o, problems); });
+struct Case {
+  CallOptions options;
+  std::vector<GatherProblem> problems;
+};
+
+/// The ranks are started once for all cases.
+void check(const Topology& t, const std::vector<Case>& cases) {
+  const auto found = on_ranks(t, [&](Comm& comm) {
+    std::vector<Array> all;
+    for (const Case& c : cases) {
+      for (Array& out : gather(comm, c.options, c.problems)) all.push_back(std::move(out));
+    }
+    return all;
+  });
   for (int rank = 0; rank < t.ranks(); ++rank) {
-    for (std::size_t i = 0; i < problems.size(); ++i) {
-      const Array want = expected(problems[i], t, o, rank);
-      EXPECT_TRUE(want == found[static_cast<std::size_t>(rank)][i])
-          << name(o.algorithm) << " N=" << t.ranks() << " " << o.coarse << "<-" << o.fine
-          << " numel=" << problems[i].numel << " codec=" << problems[i].codec
-          << " rank=" << rank;
+    std::size_t i = 0;
+    for (const Case& c : cases) {
+      const CallOptions& o = c.options;
+      for (const GatherProblem& p : c.problems) {
+        EXPECT_TRUE(expected(p, t, o, rank) == found[static_cast<std::size_t>(rank)][i++])
+            << name(o.algorithm) << " N=" << t.ranks() << " " << o.coarse << "<-" << o.fine
+            << " numel=" << p.numel << " codec=" << p.codec << " rank=" << rank;
+      }
     }
   }
+}
+void check(const Topology& t, const CallOptions& o,
+           const std::vector<GatherProblem>& problems) {
+  check(t, {{o, problems}});
 }
 
 const std::vector<std::string> kCodecs = {"",
@@ -106,14 +123,16 @@ const std::vector<std::size_t> kSizes = {0, 1, 3, 35, 1000, 4097};
 
 TEST(AllGather, EveryAlgorithmCodecAndSizeInTheWorld) {
   for (const auto& fan_outs : kTopologies) {
+    std::vector<Case> cases;
     for (const Algorithm algorithm : kAlgorithms) {
       const CallOptions o{.algorithm = algorithm, .seed = 5, .step = 9, .micro = 2};
       for (const std::string& codec : kCodecs) {
         for (const std::size_t numel : kSizes) {
-          check(topology(fan_outs), o, {{.tensor = 7, .numel = numel, .codec = codec}});
+          cases.push_back({o, {{.tensor = 7, .numel = numel, .codec = codec}}});
         }
       }
     }
+    check(topology(fan_outs), cases);
   }
 }
 

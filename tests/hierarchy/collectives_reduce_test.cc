@@ -14,14 +14,24 @@ namespace {
 using hierarchy::ReduceOptions;
 using hierarchy::ReduceTensor;
 
-void check(const ReduceProblem& p) {
-  const auto scattered = run(Call::kReduceScatter, {p});
-  const auto reduced = run(Call::kAllReduce, {p});
-  for (int rank = 0; rank < p.world(); ++rank) {
-    const auto r = static_cast<std::size_t>(rank);
-    EXPECT_TRUE(oracle_shard(p, p.fine(), rank) == scattered[r][0]) << text(p, rank);
-    EXPECT_TRUE(oracle_shard(p, p.options.coarse, rank) == reduced[r][0])
-        << "all_reduce " << text(p, rank);
+/// All problems have one topology: the ranks are started once for all of them.
+void check(const std::vector<ReduceProblem>& problems) {
+  const auto found = on_ranks(problems[0].topology, [&](Comm& comm) {
+    std::vector<Array> outs;
+    for (const ReduceProblem& p : problems) {
+      outs.push_back(run(comm, Call::kReduceScatter, {p})[0]);
+      outs.push_back(run(comm, Call::kAllReduce, {p})[0]);
+    }
+    return outs;
+  });
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    const ReduceProblem& p = problems[i];
+    for (int rank = 0; rank < p.world(); ++rank) {
+      const auto& outs = found[static_cast<std::size_t>(rank)];
+      EXPECT_TRUE(oracle_shard(p, p.fine(), rank) == outs[2 * i]) << text(p, rank);
+      EXPECT_TRUE(oracle_shard(p, p.options.coarse, rank) == outs[2 * i + 1])
+          << "all_reduce " << text(p, rank);
+    }
   }
 }
 
@@ -40,13 +50,15 @@ std::vector<std::string> by_level(const std::vector<int>& fan_outs, const std::s
 
 TEST(Reduce, ExactInEveryAlgorithmSizeAndWireDtype) {
   for (const auto& fan_outs : kTopologies) {
+    std::vector<ReduceProblem> problems;
     for (const Algorithm algorithm : kAlgorithms) {
       for (const Dtype wire : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
         for (const std::size_t numel : kSizes) {
-          check(problem({fan_outs}, algorithm, numel, {}, wire));
+          problems.push_back(problem({fan_outs}, algorithm, numel, {}, wire));
         }
       }
     }
+    check(problems);
   }
 }
 
@@ -59,14 +71,16 @@ TEST(Reduce, CodecsByLevel) {
       {"int4:block=16,rounding=stochastic", "int4:block=16,rounding=stochastic"},
       {"", "int4:block=128"}};
   for (const auto& fan_outs : kTopologies) {
+    std::vector<ReduceProblem> problems;
     for (const Algorithm algorithm : {Algorithm::kAllToAll, Algorithm::kHierarchical}) {
       for (const auto& [inner, outer] : lists) {
         for (const std::size_t numel : kSizes) {
-          check(problem({fan_outs}, algorithm, numel, by_level(fan_outs, inner, outer),
-                        Dtype::kBF16));
+          problems.push_back(problem({fan_outs}, algorithm, numel,
+                                     by_level(fan_outs, inner, outer), Dtype::kBF16));
         }
       }
     }
+    check(problems);
   }
 }
 
@@ -79,10 +93,10 @@ TEST(Reduce, EveryDtypeInWireAndOut) {
           auto p = problem({{3, 2}}, algorithm, 35, {}, wire);
           p.in = in;
           p.out = out;
-          check(p);
+          check({p});
           if (algorithm == Algorithm::kRing) continue;
           p.codecs = make_codecs({"int8:block=8", "int4:block=8"}, wire);
-          check(p);
+          check({p});
         }
       }
     }
@@ -93,10 +107,10 @@ TEST(Reduce, ShardsInBetween) {
   for (const Shape& s : kShards) {
     for (const Algorithm algorithm : kAlgorithms) {
       for (const std::size_t numel : {std::size_t{5}, std::size_t{333}}) {
-        check(problem(s, algorithm, numel, {}, Dtype::kBF16));
+        check({problem(s, algorithm, numel, {}, Dtype::kBF16)});
         if (algorithm == Algorithm::kRing) continue;
-        check(problem(s, algorithm, numel,
-                      by_level(s.fan_outs, "int8:block=16", "int4:block=8")));
+        check({problem(s, algorithm, numel,
+                       by_level(s.fan_outs, "int8:block=16", "int4:block=8"))});
       }
     }
   }
@@ -109,10 +123,10 @@ TEST(Reduce, PredivideMovesAFactorBehindTheSum) {
         for (const Dtype wire : {Dtype::kF32, Dtype::kBF16}) {
           auto p = problem(s, algorithm, 100, {}, wire);
           p.reduce.predivide = f;
-          check(p);
+          check({p});
           if (algorithm == Algorithm::kRing) continue;
           p.codecs = make_codecs(by_level(s.fan_outs, "int8", "int4:block=16"), wire);
-          check(p);
+          check({p});
         }
       }
     }
