@@ -56,12 +56,6 @@ void Endpoint::barrier() {
   }
 }
 
-bool Endpoint::wait_for(const Counter& word, std::uint64_t target) {
-  if (word.load(std::memory_order_acquire) >= target) return true;
-  waited_seconds_ += waiter_.wait(word, target, true);
-  return word.load(std::memory_order_acquire) >= target;
-}
-
 void Endpoint::throw_failed(const std::string& waits) {
   world_.report_wait(rank(), waits);
   world_.throw_failed(fmt::format("rank {} {}", rank(), where()));

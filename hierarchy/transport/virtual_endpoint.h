@@ -37,7 +37,11 @@ class Endpoint final : public Transport {
   friend class PendingExchange;
 
   /// False if the world failed first.
-  bool wait_for(const Counter& word, std::uint64_t target);
+  [[gnu::always_inline]] bool wait_for(const Counter& word, std::uint64_t target) {
+    if (word.load(std::memory_order_acquire) >= target) return true;
+    waited_seconds_ += waiter_.wait(word, target, true);
+    return word.load(std::memory_order_acquire) >= target;
+  }
   /// On a timeout `waits` tells what the rank was waiting for.
   [[noreturn]] void throw_failed(const std::string& waits);
 

@@ -22,10 +22,8 @@ struct FiberWorker::Fiber final : Waiter {
   Fiber(FiberWorker& w, std::size_t i, int rank)
       : worker(w), index(i), endpoint(w.world_, rank, *this) {}
 
-  double wait(const Counter& word, std::uint64_t target, bool until_failure) override {
-    return worker.suspend(index, {&word, target, until_failure});
-  }
-  void pause() override { worker.suspend(index, {&always, 1, false}); }
+  double wait(const Counter& word, std::uint64_t target, bool until_failure) override;
+  void pause() override { wait(always, 1, false); }
   void arrive() override {
     if (++worker.at_barrier_ < worker.ranks()) return;
     worker.at_barrier_ = 0;
@@ -146,18 +144,18 @@ void FiberWorker::end(Fiber& f) {
   --live_;
 }
 
-void FiberWorker::leave(std::size_t next, bool last) {
+inline void FiberWorker::leave(std::size_t next, bool last) {
   previous_ = current_;
   current_ = next;
   stacks_[previous_].leave_for(stacks_[next], last);
 }
 
-void FiberWorker::arrive(boost::context::fiber from) {
+inline void FiberWorker::arrive(boost::context::fiber from) {
   stacks_[current_].entered(stacks_[previous_]);
   if (from) contexts_[previous_] = std::move(from);  // Empty: it has ended.
 }
 
-void FiberWorker::switch_to(std::size_t next) {
+inline void FiberWorker::switch_to(std::size_t next) {
   const ExceptionGlobals mine = ExceptionGlobals::of_thread();
   ExceptionGlobals::of_thread() = {};  // For a fiber that starts; others restore their own.
   leave(next, false);
@@ -165,7 +163,7 @@ void FiberWorker::switch_to(std::size_t next) {
   ExceptionGlobals::of_thread() = mine;
 }
 
-double FiberWorker::suspend(std::size_t i, const Condition& condition) {
+inline double FiberWorker::suspend(std::size_t i, const Condition& condition) {
   conditions_[i] = condition;
   activity_.waiting.store(++waiting_, std::memory_order_relaxed);
   const Turn turn = next_turn(i);
@@ -174,6 +172,10 @@ double FiberWorker::suspend(std::size_t i, const Condition& condition) {
   activity_.waiting.store(--waiting_, std::memory_order_relaxed);
   activity_.progress.store(++turns_, std::memory_order_relaxed);
   return clock_.seconds(resumed_ - turn.stopped);
+}
+
+double FiberWorker::Fiber::wait(const Counter& word, std::uint64_t target, bool until_failure) {
+  return worker.suspend(index, {&word, target, until_failure});
 }
 
 }  // namespace zeropp::hierarchy::virtual_ranks

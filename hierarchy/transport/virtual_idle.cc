@@ -17,7 +17,8 @@ void relax() {
 }  // namespace
 
 void Idle::pass() {
-  constexpr int spins = 300;
+  // Few: where two workers share a core, a message costs as much as the other one spins.
+  constexpr int spins = 30;
   constexpr int yields = 500;
   constexpr auto nap = std::chrono::microseconds(50);
   ++passes_;

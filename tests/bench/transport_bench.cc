@@ -74,6 +74,7 @@ BENCHMARK(ring_message)
     ->Arg(2)
     ->Arg(8)
     ->Arg(1024)
+    ->Iterations(5)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
