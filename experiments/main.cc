@@ -37,7 +37,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version.
     const std::string first = argc > 1 ? argv[1] : "-";
-    if (first[0] != '-' && app.get_subcommand_no_throw(first) == nullptr) {
+    const auto known = app.get_subcommands([&](CLI::App* c) { return c->get_name() == first; });
+    if (first[0] != '-' && known.empty()) {
       return fail(
           ("[command line] expected run, verify or plan, found '" + first + "'").c_str(), 2);
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -21,14 +22,27 @@ namespace fs = std::filesystem;
 
 std::atomic<int> stop_signal{0};
 
-/// The first SIGINT or SIGTERM ends the run after the step in hand, a second one at once.
+std::atomic<std::time_t> stop_time{0};
+
+/// A second signal ends the program at once, unless it is an echo of the first: timeout(1) and
+/// terminals signal the process and its group.
+void on_signal(int signal) {
+  const std::time_t now = std::time(nullptr);
+  if (stop_signal != 0 && now > stop_time + 1) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+  }
+  stop_time = now;
+  stop_signal = signal;
+}
+
+/// The first SIGINT or SIGTERM ends the run after the step in hand.
 class StopOnSignal {
  public:
   StopOnSignal() {
     stop_signal = 0;
     struct sigaction action {};
-    action.sa_handler = [](int signal) { stop_signal = signal; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    action.sa_handler = on_signal;
     sigaction(SIGINT, &action, &old_int_);
     sigaction(SIGTERM, &action, &old_term_);
   }

@@ -7,11 +7,11 @@
 namespace zeropp::experiments {
 
 struct RunOptions {
-  std::string config;                  ///< Path.
-  std::vector<std::string> overrides;  ///< "key=value".
-  std::string out;                     ///< Empty: results/runs/<config>-<hash>.
-  bool json = false;                   ///< summary.json on `out` instead of the table.
-  bool terminal = false;               ///< `err` is a terminal.
+  std::string config;                    ///< Path.
+  std::vector<std::string> overrides{};  ///< "key=value".
+  std::string out;                       ///< Empty: results/runs/<config>-<hash>.
+  bool json = false;                     ///< summary.json on `out` instead of the table.
+  bool terminal = false;                 ///< `err` is a terminal.
 };
 
 /// `zeropp run`: every variant with every seed, then the summary. Finished jobs are kept.

@@ -1,0 +1,112 @@
+// What predict_step says is what the ledger counts, to the byte and message, on every link
+// class.
+#include "experiments/predict.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "experiments/job.h"
+#include "experiments/traffic_report.h"
+
+namespace zeropp::experiments {
+namespace {
+
+struct PredictCase {
+  std::string name;
+  std::vector<std::string> overrides;
+  bool skips = false;  ///< Some steps must have been skipped.
+  friend std::ostream& operator<<(std::ostream& os, const PredictCase& c) {
+    return os << c.name;
+  }
+};
+
+const zero::Dataset& text() {
+  static const zero::Dataset data = [] {
+    zero::Dataset d;
+    d.name = "words";
+    for (int i = 0; i < 6000; ++i) {
+      d.bytes.push_back(static_cast<std::uint8_t>('a' + i * i % 23 % 7));
+    }
+    d.train_bytes = 5000;
+    return d;
+  }();
+  return data;
+}
+
+class Predict : public testing::TestWithParam<PredictCase> {};
+
+TEST_P(Predict, EqualsTheLedger) {
+  auto overrides = GetParam().overrides;
+  overrides.insert(overrides.begin(), {"width=20", "heads=2", "context=8", "steps=3",
+                                       "workers=1", "eval.windows=2", "layers=2"});
+  const RunConfig run =
+      parse_run_config(R"({"train_micro_batch_size_per_gpu": 1})", "test.json", overrides);
+  const VariantConfig& variant = run.variants[0];
+  const std::atomic<int> stop{0};
+  const JobOutcome outcome = run_job(run, variant, 5, text(), stop, [](const StepRecord&) {});
+  const auto model = zero::make_gpt(variant.model);
+  const Json traffic = traffic_per_step(run, variant, *model, outcome);
+  for (const auto& [link, t] : traffic.items()) {
+    EXPECT_EQ(t["bytes_sum"], t["predicted_bytes_sum"]) << link;
+    EXPECT_EQ(t["messages"], t["predicted_messages"]) << link;
+  }
+  std::uint64_t skipped = 0, collectives = 0;
+  bool valid = false;
+  for (const StepRecord& step : outcome.steps) {
+    const bool applied = !step.result.skipped;
+    skipped += applied ? 0 : 1;
+    collectives +=
+        predict_step(run.topology, *model, variant.engine, {valid, applied}).collectives;
+    valid = !applied;
+  }
+  EXPECT_EQ(collectives, outcome.collectives);
+  EXPECT_EQ(skipped > 0, GetParam().skips);
+}
+
+const std::string kStage3 = "zero_optimization.stage=3";
+const std::string kHier = "algorithm=hierarchical";
+const std::string kGas = "gradient_accumulation_steps=3";
+const PredictCase kCases[] = {
+    {"stage0", {"nodes=2", "ranks_per_node=2"}},
+    {"stage0_micro", {"nodes=3", "ranks_per_node=2", "reduce_at=micro_step", kGas}},
+    {"stage1",
+     {"nodes=2", "ranks_per_node=3", "zero_optimization.stage=1", "bf16.enabled=true"}},
+    {"stage1_3psi",
+     {"nodes=2", "ranks_per_node=2", "zero_optimization.stage=1", "stage1_all_reduce=true",
+      kGas}},
+    {"stage2_buckets",
+     {"nodes=2", "ranks_per_node=2", "zero_optimization.stage=2", kGas,
+      "zero_optimization.reduce_bucket_size=500", "zero_optimization.allgather_bucket_size=1"}},
+    {"stage3_ring", {"nodes=2", "ranks_per_node=2", kStage3, kGas, "tied=false"}},
+    {"stage3_direct", {"nodes=2", "ranks_per_node=2", kStage3, "algorithm=all_to_all"}},
+    {"stage3_levels",
+     {R"(cluster.levels=[{"name":"a","size":2},{"name":"b","size":2},{"name":"c","size":3}])",
+      kStage3, kHier, R"(codecs.gradients=["int8:block=16","int4:block=32","int8:block=64"])"}},
+    {"hpz", {"nodes=2", "ranks_per_node=3", kStage3, "secondary=node", kGas}},
+    {"zeropp",
+     {"nodes=3", "ranks_per_node=2", kStage3, "secondary=node", kGas, "bf16.enabled=true",
+      "zero_quantized_weights=true", "zero_quantized_gradients=true"}},
+    {"hpz_skips",
+     {"nodes=2", "ranks_per_node=2", kStage3, "secondary=node", "fp16.enabled=true",
+      "fp16.initial_scale_power=60", "zero_quantized_weights=true"},
+     true},
+    {"qwz_stage2_skips",
+     {"nodes=2", "ranks_per_node=2", "zero_optimization.stage=2", "fp16.enabled=true",
+      "fp16.initial_scale_power=60", "zero_quantized_weights=true"},
+     true},
+    {"hsdp", {"nodes=2", "ranks_per_node=2", kStage3, "hsdp_group=node", kHier, kGas}},
+    {"hsdp_coded",
+     {"nodes=2", "ranks_per_node=2", kStage3, "hsdp_group=node",
+      "codecs.gradients=int8:block=32"}},
+    {"mics", {"nodes=2", "ranks_per_node=2", kStage3, "mics_shard_size=2", kHier, kGas}},
+    {"mics_micro",
+     {"nodes=2", "ranks_per_node=2", kStage3, "mics_shard_size=2", "reduce_at=micro_step"}},
+    {"one_level", {R"(cluster.levels=[{"name":"gpu","size":4}])", kStage3}},
+    {"one_rank", {"nodes=1", "ranks_per_node=1", kStage3}},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, Predict, testing::ValuesIn(kCases),
+                         [](const auto& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace zeropp::experiments
