@@ -133,9 +133,8 @@ int workers_of(const Cell& cell) { return cell.workers + 1; }
 bool valid(const Cell& cell) {
   const Scheme& s = scheme_of(cell);
   const Topology& t = topologies()[static_cast<std::size_t>(cell.topology)];
-  if (!s.gradients.empty() && (algorithm_of(cell) == Algorithm::kRing || t.ranks() == 1)) {
-    return false;
-  }
+  if (t.ranks() == 1 && !(s.weights.empty() && s.gradients.empty())) return false;
+  if (!s.gradients.empty() && algorithm_of(cell) == Algorithm::kRing) return false;
   if (s.hierarchical_only && algorithm_of(cell) != Algorithm::kHierarchical) return false;
   const bool grouped =
       s.request.secondary != 0 || s.request.hsdp_group != 0 || s.request.mics_group != 0;

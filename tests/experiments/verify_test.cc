@@ -57,7 +57,9 @@ class VerifyNotices : public testing::TestWithParam<Broken> {};
 
 TEST_P(VerifyNotices, AndNamesThePlace) {
   const Broken& b = GetParam();
-  const Cell cell = cell_of(b.family, b.scheme);
+  Cell cell = cell_of(b.family, b.scheme);
+  // Sums of a few bf16 numbers are exact in fp32 and hide their order.
+  if (b.sabotage == zero::Sabotage::kReverseOrder) cell.precision = 0;
   EXPECT_EQ(difference(cell, zero::Sabotage::kNone), "");
   const std::string found = difference(cell, b.sabotage);
   EXPECT_NE(found.find("step"), std::string::npos) << found;
@@ -76,9 +78,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Verify, NoticesASkippedRounding) {
   Cell cell = cell_of("exact micro_step", "3");
-  cell.precision = 1;
-  // A wire of the gradient's own dtype hides a skipped rounding; 16-bit wire under fp32 does
-  // not.
+  cell.precision = 4;  // fp32 sent in bf16; a wire of the gradient's own dtype would hide it.
   const std::string found = difference(cell, zero::Sabotage::kSkipRounding);
   EXPECT_NE(found.find("tensor"), std::string::npos) << found;
 }
@@ -112,7 +112,7 @@ TEST(Verify, PairwiseCellsCoverEveryPairThatCanOccur) {
 
 TEST(Verify, CommandFailsAndPrintsTheFirstDifference) {
   VerifyOptions options;
-  options.filter = "exact micro_step: stage 3+hpZ node, ranks 2x4";
+  options.filter = "exact micro_step: stage 3";
   std::ostringstream out, err;
   EXPECT_EQ(verify_command(options, out, err), 0) << out.str();
   options.sabotage = zero::Sabotage::kReverseOrder;
