@@ -3,6 +3,7 @@ add_library(zeropp_options INTERFACE)
 target_compile_features(zeropp_options INTERFACE cxx_std_20)
 target_compile_options(zeropp_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-psabi
+  -Wno-missing-field-initializers  # {.workers = 1} leaves the rest at its default on purpose.
   -ffp-contract=off)  # One rounding per written operation, on every instruction set.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # False alarms of g++ 12's optimiser on std::string (GCC bugs 105651, 105562, 105593).
