@@ -45,6 +45,8 @@ struct CodecContext {
   std::uint32_t sender = 0;  ///< World rank that encodes.
   std::uint32_t part = 0;    ///< World chunk within the tensor.
   std::uint32_t level = 0;   ///< Level (hop) of the hierarchy, 0 = innermost.
+  /// The hop starts inside its level: a group smaller than the level's makes two hops of it.
+  bool second_hop = false;
   CodecState* state = nullptr;
   std::uint64_t* underflow = nullptr;  ///< Counts non-zero values that a cast sent as zero.
 };

@@ -93,8 +93,11 @@ class IntBlockCodec final : public Codec {
   template <class Body>
   void with_noise(const CodecContext& ctx, const Body& body) const {
     if (!format_.stochastic) return body(nullptr);
+    const Purpose purpose = ctx.role == Role::kWeight ? Purpose::kWeightRounding
+                            : ctx.second_hop          ? Purpose::kSecondHopRounding
+                                                      : Purpose::kRounding;
     const Philox noise({.seed = ctx.seed,
-                        .purpose = Purpose::kRounding,
+                        .purpose = purpose,
                         .tensor = ctx.tensor,
                         .step = ctx.step,
                         .micro = ctx.micro,

@@ -183,6 +183,7 @@ void Engine::Impl::apply(StepResult& result, double sum_squares) {
     optimizer_.update(static_cast<float>(divisor), result.lr, gradients_.modulus(),
                       [&](std::uint32_t t) { return gradients_.mean(t); });
     ++context_.version;
+    ++context_.updates;
     weights_.refresh();
   }
   scaler_.update(result.skipped);
@@ -260,6 +261,7 @@ std::string Engine::Impl::state_sha256() {
 
 void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors) {
   optimizer_.load(tensors);
+  context_.updates = 0;
   context_.set_phase(Phase::kInit);
   weights_.invalidate_secondary();
   weights_.refresh();

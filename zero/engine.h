@@ -113,7 +113,7 @@ class Engine {
   /// Logical fp32 state on rank 0 (empty elsewhere): per tensor master | m | v. Collective.
   std::vector<std::vector<float>> gather_state();
   /// Overwrites masters (all ranks pass the whole tensors, canonical order), rounds parameters,
-  /// resets the optimizer and makes the secondary stale. For golden tests and weight edits.
+  /// resets the optimizer (moments and their step count, not the schedule) and makes the secondary stale. For golden tests and weight edits.
   void load_masters(const std::vector<std::vector<float>>& tensors);
   /// Mean gradients of the last step as reduced (before clip and unscale), whole tensors in fp32
   /// on rank 0; kept only if keep_gradients(true). Collective.

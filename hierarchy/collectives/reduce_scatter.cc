@@ -104,7 +104,11 @@ class HopReduce {
     return tensor.in.slice(local_offset(call_.map(tensor), call_.plan.coarse, p.chunk), p.n);
   }
   quant::CodecContext context(const ReduceTensor& t, Piece p, int hop) const {
-    return codec_context(call_.options, t.tensor, call_.rank(), p.chunk, call_.level(hop));
+    auto context =
+        codec_context(call_.options, t.tensor, call_.rank(), p.chunk, call_.level(hop));
+    const int level_start = call_.comm.transport.topology().group_size(call_.level(hop) - 1);
+    context.second_hop = call_.plan.chain[static_cast<std::size_t>(hop)] > level_start;
+    return context;
   }
   /// In hop 0 raw elements need no encoder: they can be read where they are.
   bool is_raw(std::size_t t) const {

@@ -77,7 +77,8 @@ std::vector<float> hop_chunk(const ReduceProblem& p, int owner, int chunk) {
                                    .micro = p.options.micro,
                                    .sender = static_cast<std::uint32_t>(r),
                                    .part = static_cast<std::uint32_t>(chunk),
-                                   .level = static_cast<std::uint32_t>(level)};
+                                   .level = static_cast<std::uint32_t>(level),
+                                   .second_hop = m > p.topology.group_size(level - 1)};
         std::vector<std::byte> wire(codec->max_wire_size(x.size()));
         wire.resize(codec->encode(x.view(), context, wire));
         std::vector<float> term(x.size());

@@ -53,8 +53,9 @@ std::vector<RandomKey> one_bit_keys() {
   add(14, [](RandomKey& k, std::uint64_t v) { k.part = static_cast<std::uint32_t>(v); });
   add(3, [](RandomKey& k, std::uint64_t v) { k.level = static_cast<std::uint32_t>(v); });
   add(64, [](RandomKey& k, std::uint64_t v) { k.seed = v; });
-  for (const Purpose p : {Purpose::kData, Purpose::kRounding, Purpose::kRotation,
-                          Purpose::kShared, Purpose::kTest}) {
+  for (const Purpose p :
+       {Purpose::kWeightRounding, Purpose::kSecondHopRounding, Purpose::kData,
+        Purpose::kRounding, Purpose::kRotation, Purpose::kShared, Purpose::kTest}) {
     keys.push_back({.purpose = p});
   }
   return keys;

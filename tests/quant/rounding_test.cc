@@ -64,6 +64,8 @@ TEST_P(Stochastic, KeysChangeTheNoise) {
   with([](CodecContext& c) { ++c.sender; });
   with([](CodecContext& c) { ++c.part; });
   with([](CodecContext& c) { ++c.level; });
+  with([](CodecContext& c) { c.second_hop = true; });
+  with([](CodecContext& c) { c.role = Role::kWeight; });
 }
 
 TEST_P(Stochastic, RoundingErrorsOfRanksAndTensorsAreUncorrelated) {

@@ -17,6 +17,7 @@ struct EngineContext {
   std::uint64_t step =
       0;  ///< Steps begun before this one, skipped ones too: keys data and RNG.
   std::uint64_t version = 0;  ///< Applied updates: the version of the weights.
+  std::uint64_t updates = 0;  ///< Of the optimizer since its moments were zero: Adam's t.
   std::uint32_t micro = 0;
   hierarchy::Phase phase = hierarchy::Phase::kInit;
   double math_seconds = 0;

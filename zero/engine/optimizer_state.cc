@@ -95,7 +95,7 @@ void OptimizerState::update_tensor(std::uint32_t t, quant::ConstView grad, int g
                                      .grad_divisor = divisor,
                                      .lr = lr,
                                      .weight_decay = decays ? config.weight_decay : 0,
-                                     .t = context_.version + 1});
+                                     .t = context_.updates + 1});
                  });
 }
 
