@@ -17,19 +17,6 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kChunk = 1024;
 
-/// Largest magnitude (as fp32 bits) that a cast to `d` sends as zero; ties go to the even zero.
-constexpr std::uint32_t underflow_limit(Dtype d) {
-  switch (d) {
-    case Dtype::kBF16:
-      return 0x00008000;  // Half of 2^-133.
-    case Dtype::kF16:
-      return 0x33000000;  // 2^-25.
-    case Dtype::kF32:
-      break;
-  }
-  return 0;
-}
-
 std::uint64_t count_underflow(ConstView x, Dtype wire) {
   const std::uint32_t limit = underflow_limit(wire);
   if (limit == 0 || x.dtype == wire) return 0;

@@ -88,6 +88,17 @@ void divide(ConstView src, float divisor, MutView dst) {
   kernels::divide(src, divisor, dst);
 }
 
+std::uint64_t divide_add(ConstView x, float divisor, ConstView before, MutView to) {
+  require_equal_sizes("divide_add", x.n, to.n);
+  if (before.data != nullptr) {
+    require_equal_sizes("divide_add", before.n, to.n);
+    if (before.dtype != to.dtype) {
+      throw UsageError("divide_add", name(to.dtype), name(before.dtype));
+    }
+  }
+  return kernels::divide_add(x, divisor, before, to);
+}
+
 double sum_squares(ConstView x) {
   constexpr std::size_t kLanes = 8, kChunk = 1024;
   std::array<double, kLanes> sums{};

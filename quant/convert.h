@@ -22,12 +22,30 @@ float round_to(Dtype d, float x);
 /// unless identical. SIMD, the same bits as the scalar functions above.
 void convert(ConstView src, MutView dst);
 
-/// acc = round(acc + x) in acc's dtype, the sum in fp32. Sizes must match. A NaN sum or quotient
-/// is the one NaN 0x7FC00000: payloads would differ between instruction sets.
+/// acc = round(acc + x) in acc's dtype, the sum in fp32. Sizes must match. A NaN sum or
+/// quotient is the one NaN 0x7FC00000: payloads would differ between instruction sets.
 void accumulate(MutView acc, ConstView x);
 
 /// dst = round(src / divisor) in dst's dtype, the quotient in fp32 (true division).
 void divide(ConstView src, float divisor, MutView dst);
+
+/// to = round(x / divisor + before) in `to`'s dtype, fp32 arithmetic and one rounding: a hop of
+/// a ring. `before` has `to`'s dtype and may be `to`; null data means x / divisor alone.
+/// Returns how many non-zero sums were rounded to zero.
+std::uint64_t divide_add(ConstView x, float divisor, ConstView before, MutView to);
+
+/// Largest magnitude (as the bits of an fp32) that rounds to zero in `d`; 0 for fp32.
+constexpr std::uint32_t underflow_limit(Dtype d) {
+  switch (d) {
+    case Dtype::kBF16:
+      return 0x00008000;  // Half of 2^-133; ties go to the even zero.
+    case Dtype::kF16:
+      return 0x33000000;  // 2^-25.
+    case Dtype::kF32:
+      break;
+  }
+  return 0;
+}
 
 /// Sum of squares in double, in element order, over 8 interleaved partial sums that are folded
 /// in a fixed order: the same bits on every instruction set.

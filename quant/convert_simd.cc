@@ -1,5 +1,8 @@
 // Conversions and elementwise fp32 arithmetic on views, once per instruction set.
 
+#include <cmath>
+#include <type_traits>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant/convert_simd.cc"
 #include <hwy/foreach_target.h>
@@ -62,6 +65,59 @@ void Divide(ConstView src, float divisor, MutView dst) {
   });
 }
 
+/// kWire: dtype of `before` and `to`. A power of two divides exactly as its reciprocal
+/// multiplies.
+template <Dtype kFrom, Dtype kWire, bool kMultiply, bool kAdd>
+std::uint64_t divide_add_run(ConstView x, float factor, ConstView before, MutView to) {
+  const DI di;
+  const VF by = hn::Set(DF(), factor);
+  const VI limit = hn::Set(di, static_cast<std::int32_t>(underflow_limit(kWire)));
+  const auto* old = static_cast<const std::byte*>(before.data);
+  std::uint64_t underflow = 0;
+  map<kFrom, kWire>(
+      static_cast<const std::byte*>(x.data), static_cast<std::byte*>(to.data), to.n,
+      [&](VF v, std::size_t i) {
+        VF sum = canonical(kMultiply ? hn::Mul(v, by) : hn::Div(v, by));
+        if constexpr (kAdd) {
+          const std::byte* at = old + i * size_of(kWire);
+          sum = canonical(hn::Add(
+              sum, i + kLanes <= to.n ? load<kWire>(at) : load_some<kWire>(at, to.n - i)));
+        }
+        if constexpr (kWire != Dtype::kF32) {
+          const VI bits = hn::BitCast(di, abs_bits(sum));
+          underflow +=
+              hn::CountTrue(di, hn::AndNot(hn::Gt(bits, limit), hn::Gt(bits, hn::Zero(di))));
+        }
+        return sum;
+      });
+  return underflow;
+}
+
+std::uint64_t DivideAdd(ConstView x, float divisor, ConstView before, MutView to) {
+  int exponent = 0;
+  const bool power = std::frexp(divisor, &exponent) == 0.5F && exponent < 100;
+  const float factor = power ? 1.0F / divisor : divisor;
+  std::uint64_t underflow = 0;
+  with_dtypes(x.dtype, to.dtype, [&](auto from, auto wire) {
+    const auto run = [&](auto multiply, auto add) {
+      underflow = divide_add_run<from(), wire(), multiply(), add()>(x, factor, before, to);
+    };
+    const auto with_add = [&](auto multiply) {
+      if (before.data != nullptr) {
+        run(multiply, std::true_type());
+      } else {
+        run(multiply, std::false_type());
+      }
+    };
+    if (power) {
+      with_add(std::true_type());
+    } else {
+      with_add(std::false_type());
+    }
+  });
+  return underflow;
+}
+
 bool AllFinite(ConstView x) {
   bool finite = true;
   with_dtype(x.dtype, [&](auto type) {
@@ -92,6 +148,9 @@ void Convert(ConstView src, MutView dst) { reference::convert(src, dst); }
 void Accumulate(MutView acc, ConstView x) { reference::accumulate(acc, x); }
 void Divide(ConstView src, float divisor, MutView dst) { reference::divide(src, divisor, dst); }
 bool AllFinite(ConstView x) { return reference::all_finite(x); }
+std::uint64_t DivideAdd(ConstView x, float divisor, ConstView before, MutView to) {
+  return reference::divide_add(x, divisor, before, to);
+}
 
 #endif
 }  // namespace zeropp::quant::HWY_NAMESPACE
@@ -104,6 +163,7 @@ HWY_EXPORT(Convert);
 HWY_EXPORT(Accumulate);
 HWY_EXPORT(Divide);
 HWY_EXPORT(AllFinite);
+HWY_EXPORT(DivideAdd);
 
 namespace kernels {
 
@@ -125,6 +185,11 @@ void divide(ConstView src, float divisor, MutView dst) {
 bool all_finite(ConstView x) {
   if (scalar_forced()) return reference::all_finite(x);
   return HWY_DYNAMIC_DISPATCH(AllFinite)(x);
+}
+
+std::uint64_t divide_add(ConstView x, float divisor, ConstView before, MutView to) {
+  if (scalar_forced()) return reference::divide_add(x, divisor, before, to);
+  return HWY_DYNAMIC_DISPATCH(DivideAdd)(x, divisor, before, to);
 }
 
 }  // namespace kernels

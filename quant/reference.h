@@ -46,5 +46,6 @@ void convert(ConstView src, MutView dst);
 void accumulate(MutView acc, ConstView x);
 void divide(ConstView src, float divisor, MutView dst);
 bool all_finite(ConstView x);
+std::uint64_t divide_add(ConstView x, float divisor, ConstView before, MutView to);
 
 }  // namespace zeropp::quant::reference

@@ -42,6 +42,8 @@ class ResultRounder {
 
   /// True if rounding the fp32 sum to that dtype is all that is left to do.
   bool is_plain(quant::Dtype out) const;
+  /// True if the one rounding to `out` (the wire dtype) is the result.
+  bool is_direct(quant::Dtype out) const { return post_ == 1.0F && out == call_.reduce.wire; }
   /// out = result of the fp32 sum, which is scratch afterwards.
   void round(quant::MutView sum, quant::MutView out);
   /// The same from any dtype, without a division: a mean over one rank.

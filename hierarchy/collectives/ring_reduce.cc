@@ -90,33 +90,19 @@ class RingReduce {
   }
 
   void pass_on(ConstView x, ConstView before, MutView to) {
-    for (std::size_t first = 0; first < x.n; first += kSlice) {
-      const std::size_t n = std::min(kSlice, x.n - first);
-      const MutView place = to.slice(first, n);
-      if (to.dtype == Dtype::kF32) {
-        sum_slice(x.slice(first, n), before, first, place);
-        continue;
-      }
-      const MutView sum{sum_.data(), Dtype::kF32, n};
-      sum_slice(x.slice(first, n), before, first, sum);
-      const quant::CodecContext counting{.underflow = call_.options.underflow};
-      cast_codec(to.dtype).encode(sum, counting, place.as_bytes());
-    }
+    const std::uint64_t underflow = quant::divide_add(x, divisor_, before, to);
+    if (call_.options.underflow != nullptr) *call_.options.underflow += underflow;
   }
 
   void finish(ConstView x, ConstView before, MutView out) {
+    if (rounder_.is_direct(out.dtype)) return pass_on(x, before, out);
     for (std::size_t first = 0; first < x.n; first += kSlice) {
       const std::size_t n = std::min(kSlice, x.n - first);
       const MutView sum{sum_.data(), Dtype::kF32, n};
-      sum_slice(x.slice(first, n), before, first, sum);
+      quant::divide(x.slice(first, n), divisor_, sum);
+      if (before.data != nullptr) quant::accumulate(sum, before.slice(first, n));
       rounder_.round(sum, out.slice(first, n));
     }
-  }
-
-  /// sum = x / divisor + the slice of `before` that begins at `first`, in fp32.
-  void sum_slice(ConstView x, ConstView before, std::size_t first, MutView sum) const {
-    quant::divide(x, divisor_, sum);
-    if (before.data != nullptr) quant::accumulate(sum, before.slice(first, x.n));
   }
 
   const ReduceCall& call_;

@@ -192,6 +192,39 @@ TEST_P(EveryTarget, AccumulateAndDivideRoundOnceFromFp32) {
   }
 }
 
+TEST_P(EveryTarget, DivideAddRoundsOnceAndCountsWhatItLosesToZero) {
+  const auto all = hard_floats();
+  const std::vector<float> x(all.begin(), all.begin() + 5003);
+  const std::vector<float> y(all.rbegin(), all.rbegin() + 5003);
+  const auto canonical = [](float v) {
+    return std::isnan(v) ? std::bit_cast<float>(0x7FC00000U) : v;
+  };
+  for (const Dtype a : kDtypes) {
+    for (const Dtype b : kDtypes) {
+      for (const float divisor : {1.0F, 3.0F, 32.0F, 0.25F, 0x1p60F}) {
+        for (const bool adds : {false, true}) {
+          const auto xs = bytes_of(x, a), ys = bytes_of(y, b);
+          const auto xf = floats_of(xs, a), yf = floats_of(ys, b);
+          std::vector<float> sums(x.size());
+          std::uint64_t lost = 0;
+          for (std::size_t i = 0; i < x.size(); ++i) {
+            sums[i] = canonical(xf[i] / divisor);
+            if (adds) sums[i] = canonical(sums[i] + yf[i]);
+            lost += sums[i] != 0 && round_to(b, sums[i]) == 0 ? 1 : 0;
+          }
+          auto out = ys;
+          const ConstView before{adds ? ys.data() : nullptr, b, adds ? x.size() : 0};
+          EXPECT_EQ(
+              divide_add({xs.data(), a, x.size()}, divisor, before, {out.data(), b, x.size()}),
+              lost)
+              << name(a) << name(b) << divisor;
+          ASSERT_TRUE(out == bytes_of(sums, b)) << name(a) << name(b) << divisor << adds;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(EveryTarget, SumOfSquaresHasOneOrder) {
   const Philox random({.purpose = Purpose::kTest, .tensor = 2});
   for (const std::size_t n : {0UL, 1UL, 7UL, 8UL, 9UL, 1023UL, 1025UL, 4099UL}) {
@@ -228,6 +261,7 @@ TEST(Convert, SizesMustMatch) {
   EXPECT_THROW(convert(view(a), mut_view(b)), UsageError);
   EXPECT_THROW(accumulate(mut_view(a), view(b)), UsageError);
   EXPECT_THROW(divide(view(a), 2, mut_view(b)), UsageError);
+  EXPECT_THROW(divide_add(view(a), 2, view(b), mut_view(a)), UsageError);
 }
 
 TEST(Simd, NamesItsTargetsAndRefusesOthers) {
