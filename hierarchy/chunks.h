@@ -23,10 +23,10 @@ struct ChunkMap {
 
 /// One world chunk inside a shard.
 struct ShardPiece {
-  int chunk;            ///< World chunk.
-  std::size_t global;   ///< First element in the tensor.
-  std::size_t local;    ///< First element in the shard.
-  std::size_t size;     ///< Elements, may be 0.
+  int chunk;           ///< World chunk.
+  std::size_t global;  ///< First element in the tensor.
+  std::size_t local;   ///< First element in the shard.
+  std::size_t size;    ///< Elements, may be 0.
 };
 
 /// What one rank holds of a tensor that is sharded with modulus M (M divides N): the world

@@ -24,31 +24,32 @@ struct Comm {
 };
 
 /// Common to all calls. A shard with modulus M is defined in chunks.h; collectives move tensors
-/// between a coarse modulus (fewer, larger shards) and a fine one (coarse divides fine divides N):
+/// between a coarse modulus (fewer, larger shards) and a fine one (coarse divides fine divides
+/// N):
 ///   all-gather      fine -> coarse   world: N -> 1, hpZ: S -> 1, HSDP outer: N -> S
 ///   reduce-scatter  coarse -> fine   world: 1 -> N, MiCS inner: 1 -> S, MiCS outer: S -> N
 /// The group of a call is the ranks that agree mod `coarse` inside a block of `fine` ranks.
 ///
-/// Algorithms: ring (neighbour to neighbour inside the group), all_to_all (one hop, direct), and
-/// hierarchical: one hop for each step of the chain coarse = m0 | m1 | ... = fine through the
-/// topology's prefix sizes (1, F0, F0*F1, ...); innermost hop first for reductions, last for
-/// gathers. The codec of a hop m -> m' is that of the innermost level whose group holds m' ranks.
-/// A level of fan-out 1 makes no hop and its codec is not used. `native` is refused (UsageError):
-/// it needs NCCL.
+/// Algorithms: ring (neighbour to neighbour inside the group), all_to_all (one hop, direct),
+/// and hierarchical: one hop for each step of the chain coarse = m0 | m1 | ... = fine through
+/// the topology's prefix sizes (1, F0, F0*F1, ...); innermost hop first for reductions, last
+/// for gathers. The codec of a hop m -> m' is that of the innermost level whose group holds m'
+/// ranks. A level of fan-out 1 makes no hop and its codec is not used. `native` is refused
+/// (UsageError): it needs NCCL.
 ///
 /// A codec's span is one (tensor, world chunk); empty chunks are never encoded, and empty
-/// messages are not sent. The context of a span in a reduction names the encoding rank as sender
-/// and the level of the hop; in a gather the chunk's world owner and hop_level(fine), so that
-/// groups that hold the same shards decode the same values. Variable-rate codecs put the size of
-/// each span before it as u64, booked as `scale`.
+/// messages are not sent. The context of a span in a reduction names the encoding rank as
+/// sender and the level of the hop; in a gather the chunk's world owner and hop_level(fine), so
+/// that groups that hold the same shards decode the same values. Variable-rate codecs put the
+/// size of each span before it as u64, booked as `scale`.
 struct CallOptions {
   Algorithm algorithm = Algorithm::kHierarchical;
   Phase phase = Phase::kOther;
   quant::Role role = quant::Role::kWeight;
   int coarse = 1;
-  int fine = 0;             ///< 0 = N.
-  std::uint64_t seed = 0;   ///< Codec context.
-  std::uint64_t step = 0;   ///< Step, or version of the weights.
+  int fine = 0;            ///< 0 = N.
+  std::uint64_t seed = 0;  ///< Codec context.
+  std::uint64_t step = 0;  ///< Step, or version of the weights.
   std::uint32_t micro = 0;
   quant::CodecState* state = nullptr;
   std::uint64_t* underflow = nullptr;
@@ -60,9 +61,9 @@ struct GatherTensor {
   std::size_t numel = 0;
   quant::ConstView shard;  ///< This rank's shard at modulus `fine`.
   quant::MutView out;      ///< Its shard at modulus `coarse`; may not overlap `shard`.
-  /// Null: exact, the elements as they are (shard and out have the same dtype). Else every world
-  /// chunk is encoded once by its holder, forwarded as bytes, and decoded by every rank, the
-  /// holder too.
+  /// Null: exact, the elements as they are (shard and out have the same dtype). Else every
+  /// world chunk is encoded once by its holder, forwarded as bytes, and decoded by every rank,
+  /// the holder too.
   const quant::Codec* codec = nullptr;
 };
 
@@ -104,17 +105,17 @@ struct ReduceTensor {
 };
 
 /// How a mean is formed. What travels are partial means: each hop divides its fp32 sum by its
-/// fan-out; the ring divides its input in fp32 before the first rounding and rounds partial sums
-/// to the wire dtype at every hop, starting at the rank after the owner.
-/// predivide f != 0 moves a factor N/f (N = fine/coarse) behind the last sum.
-/// Where coarse == fine there is no hop: no codec, no division, only the rounding of results.
+/// fan-out; the ring divides its input in fp32 before the first rounding and rounds partial
+/// sums to the wire dtype at every hop, starting at the rank after the owner. predivide f != 0
+/// moves a factor N/f (N = fine/coarse) behind the last sum. Where coarse == fine there is no
+/// hop: no codec, no division, only the rounding of results.
 struct ReduceOptions {
   quant::Dtype wire = quant::Dtype::kF32;  ///< communication_data_type; what null codecs send.
   double predivide = 0;
   /// Deliberate faults for tests that must notice them; never set otherwise.
-  bool test_skip_rounding = false;   ///< Result not rounded to the wire dtype at the owner.
-  bool test_reverse_order = false;   ///< Sources summed in reverse order.
-  bool test_own_unrounded = false;   ///< Own contribution skips encode and decode.
+  bool test_skip_rounding = false;  ///< Result not rounded to the wire dtype at the owner.
+  bool test_reverse_order = false;  ///< Sources summed in reverse order.
+  bool test_own_unrounded = false;  ///< Own contribution skips encode and decode.
 };
 
 /// out = mean over the group of `in`, rounded to the wire dtype, then to out's dtype. A rank's
@@ -148,8 +149,10 @@ void broadcast(Comm& comm, const CallOptions& options, int root, quant::MutView 
 /// Reductions of scalars fold this in rank order.
 void gather_scalars(Comm& comm, Phase phase, quant::Role role, std::span<const double> mine,
                     std::span<double> all);
-double sum_scalar(Comm& comm, Phase phase, double mine, quant::Role role = quant::Role::kScalar);
-double max_scalar(Comm& comm, Phase phase, double mine, quant::Role role = quant::Role::kScalar);
+double sum_scalar(Comm& comm, Phase phase, double mine,
+                  quant::Role role = quant::Role::kScalar);
+double max_scalar(Comm& comm, Phase phase, double mine,
+                  quant::Role role = quant::Role::kScalar);
 
 /// Chain of moduli that a call walks (see CallOptions): {coarse, ..., fine}.
 std::vector<int> hop_chain(const Topology& topology, Algorithm algorithm, int coarse, int fine);

@@ -31,7 +31,8 @@ Topology::Topology(std::vector<Level> levels) : levels_(std::move(levels)), pref
 }
 
 Topology Topology::two_level(int nodes, int ranks_per_node) {
-  return Topology({{.name = "node", .fan_out = ranks_per_node}, {.name = "net", .fan_out = nodes}});
+  return Topology(
+      {{.name = "node", .fan_out = ranks_per_node}, {.name = "net", .fan_out = nodes}});
 }
 
 int Topology::group_size(int level) const {

@@ -9,15 +9,17 @@ namespace zeropp::hierarchy {
 struct Level {
   std::string name;
   int fan_out = 1;
-  double bandwidth_gbs = 0;  ///< GB/s (1e9) out of one member of this level's group; 0 = unknown.
-  double latency_us = 0;     ///< Per message.
+  double bandwidth_gbs =
+      0;                  ///< GB/s (1e9) out of one member of this level's group; 0 = unknown.
+  double latency_us = 0;  ///< Per message.
 };
 
 /// Levels of links, innermost first; ranks are numbered so that every group is consecutive.
 /// Rank r has the mixed-radix digits d0 + F0*(d1 + F1*(d2 + ...)).
 class Topology {
  public:
-  explicit Topology(std::vector<Level> levels);  ///< UsageError: no level, fan_out < 1, same name.
+  explicit Topology(
+      std::vector<Level> levels);  ///< UsageError: no level, fan_out < 1, same name.
   /// {"node", ranks_per_node}, {"net", nodes}.
   static Topology two_level(int nodes, int ranks_per_node);
 

@@ -52,7 +52,8 @@ class Pending {
   void release() {
     if (impl_) impl_->release();
   }
-  /// The i-th receive's bytes; valid between wait() and release() (for ever if `into` was given).
+  /// The i-th receive's bytes; valid between wait() and release() (for ever if `into` was
+  /// given).
   std::span<const std::byte> received(std::size_t i) const { return impl_->received(i); }
 
  private:

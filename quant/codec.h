@@ -64,8 +64,8 @@ struct CodecTraits {
   bool stateful = false;
   std::size_t block = 1;  ///< Elements that share metadata.
   NanPolicy nan = NanPolicy::kPoisonBlock;
-  /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop, up to the smallest
-  /// subnormal (of the wire dtype, for casts).
+  /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop, up to the
+  /// smallest subnormal (of the wire dtype, for casts).
   double max_error = 0;
 };
 

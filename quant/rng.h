@@ -11,7 +11,7 @@ enum class Purpose : std::uint8_t {
   kData = 1,
   kRounding = 2,
   kRotation = 3,
-  kShared = 4,  ///< Equal on all ranks (sender is not part of the key).
+  kShared = 4,             ///< Equal on all ranks (sender is not part of the key).
   kWeightRounding = 5,     ///< Versions of weights share numbers with steps of gradients.
   kSecondHopRounding = 6,  ///< CodecContext::second_hop.
   kTest = 7,

@@ -18,9 +18,9 @@ struct Dataset {
   static constexpr int kVocab = 256;
 };
 
-/// "kjv": Debian's bible-kjv through its own program `bible -f`, checked against the expected size; anything else
-/// is a path to a text file. UsageError says which package or path is missing.
-/// `validation_fraction` of the bytes at the end are held out.
+/// "kjv": Debian's bible-kjv through its own program `bible -f`, checked against the expected
+/// size; anything else is a path to a text file. UsageError says which package or path is
+/// missing. `validation_fraction` of the bytes at the end are held out.
 std::shared_ptr<const Dataset> load_dataset(const std::string& name,
                                             double validation_fraction = 0.05);
 

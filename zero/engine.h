@@ -27,11 +27,11 @@ struct ExactRule {
 /// Deliberate faults, so that tests can show that `verify` notices. Never set otherwise.
 enum class Sabotage : std::uint8_t {
   kNone,
-  kStaleSecondary,   ///< Backward uses last step's secondary.
-  kSkipRounding,     ///< The reduced gradient is not rounded to the wire dtype at the owner.
-  kReverseOrder,     ///< Sources are summed in reverse rank order.
-  kOwnUnrounded,     ///< The own contribution skips encode and decode.
-  kDivergentReplica, ///< One rank's gathered copy has one bit flipped.
+  kStaleSecondary,    ///< Backward uses last step's secondary.
+  kSkipRounding,      ///< The reduced gradient is not rounded to the wire dtype at the owner.
+  kReverseOrder,      ///< Sources are summed in reverse rank order.
+  kOwnUnrounded,      ///< The own contribution skips encode and decode.
+  kDivergentReplica,  ///< One rank's gathered copy has one bit flipped.
 };
 
 struct EngineConfig {
@@ -39,22 +39,23 @@ struct EngineConfig {
   quant::Dtype grad_accum = quant::Dtype::kF32;  ///< grad_accum_dtype.
   quant::Dtype wire = quant::Dtype::kF32;        ///< communication_data_type.
   hierarchy::Algorithm algorithm = hierarchy::Algorithm::kRing;
-  quant::CodecPtr weight_codec;                  ///< qwZ; null = exact.
-  std::vector<quant::CodecPtr> grad_codecs;      ///< qgZ, one a level, innermost first; empty = exact.
+  quant::CodecPtr weight_codec;  ///< qwZ; null = exact.
+  std::vector<quant::CodecPtr>
+      grad_codecs;  ///< qgZ, one a level, innermost first; empty = exact.
   ExactRule exact_weights, exact_grads;
-  std::uint64_t reduce_bucket = 500'000'000;     ///< Elements.
-  std::uint64_t gather_bucket = 500'000'000;     ///< Elements a weight gather at the step.
-  std::uint64_t prefetch = 50'000'000;           ///< Elements gathered ahead of use; 0 = off.
-  double predivide = 0;                          ///< gradient_predivide_factor; 0 = N.
-  double clip = 1.0;                             ///< 0 = off.
-  int gas = 1;                                   ///< Micro-steps a step.
+  std::uint64_t reduce_bucket = 500'000'000;  ///< Elements.
+  std::uint64_t gather_bucket = 500'000'000;  ///< Elements a weight gather at the step.
+  std::uint64_t prefetch = 50'000'000;        ///< Elements gathered ahead of use; 0 = off.
+  double predivide = 0;                       ///< gradient_predivide_factor; 0 = N.
+  double clip = 1.0;                          ///< 0 = off.
+  int gas = 1;                                ///< Micro-steps a step.
   int micro_batch = 1;
   int seq = 64;
   std::uint64_t seed = 0;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   LossScaleConfig loss_scale;
-  int max_consecutive_skips = 100;  ///< Then the run ends with an error.
+  int max_consecutive_skips = 100;      ///< Then the run ends with an error.
   bool measure_gradient_error = false;  ///< Also reduce exactly (role control) and compare.
   bool check_replicas = false;          ///< Law 3, at every gather and every step.
   Sabotage sabotage = Sabotage::kNone;
@@ -68,11 +69,11 @@ struct Route {
 };
 
 struct StepResult {
-  double loss = 0;        ///< Mean over ranks and micro-steps, from the weights used.
-  double grad_norm = 0;   ///< Of the mean gradient, before clipping.
+  double loss = 0;       ///< Mean over ranks and micro-steps, from the weights used.
+  double grad_norm = 0;  ///< Of the mean gradient, before clipping.
   double lr = 0;
   double loss_scale = 1;
-  bool skipped = false;   ///< Non-finite gradient: no update.
+  bool skipped = false;         ///< Non-finite gradient: no update.
   std::uint64_t underflow = 0;  ///< Non-zero values that the wire cast sent as zero, this rank.
   quant::ErrorSums gradient_error;  ///< Compressed against exact mean, own chunks of this rank.
 };
@@ -113,10 +114,11 @@ class Engine {
   /// Logical fp32 state on rank 0 (empty elsewhere): per tensor master | m | v. Collective.
   std::vector<std::vector<float>> gather_state();
   /// Overwrites masters (all ranks pass the whole tensors, canonical order), rounds parameters,
-  /// resets the optimizer (moments and their step count, not the schedule) and makes the secondary stale. For golden tests and weight edits.
+  /// resets the optimizer (moments and their step count, not the schedule) and makes the
+  /// secondary stale. For golden tests and weight edits.
   void load_masters(const std::vector<std::vector<float>>& tensors);
-  /// Mean gradients of the last step as reduced (before clip and unscale), whole tensors in fp32
-  /// on rank 0; kept only if keep_gradients(true). Collective.
+  /// Mean gradients of the last step as reduced (before clip and unscale), whole tensors in
+  /// fp32 on rank 0; kept only if keep_gradients(true). Collective.
   void keep_gradients(bool on);
   std::vector<std::vector<float>> gather_gradients();
 

@@ -20,9 +20,9 @@ class MemoryLedger : public quant::MemoryTracker {
   void set_phase(hierarchy::Phase phase);
   const ByKind& current() const { return current_; }
   std::uint64_t current_total() const;
-  std::uint64_t peak_total() const { return peak_total_; }            ///< Any phase.
+  std::uint64_t peak_total() const { return peak_total_; }  ///< Any phase.
   std::uint64_t peak_total(hierarchy::Phase phase) const;
-  ByKind peak_by_kind() const { return peak_; }                       ///< Each kind's own peak.
+  ByKind peak_by_kind() const { return peak_; }  ///< Each kind's own peak.
   /// Peak of params + grads + master + momentum + variance + secondary together.
   std::uint64_t peak_model_states() const { return peak_states_; }
   /// Peaks := current; phases that have not run since have none.

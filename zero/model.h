@@ -50,10 +50,12 @@ class GradSink {
 class ModelRun {
  public:
   virtual ~ModelRun() = default;
-  /// `training` keeps what backward needs. grad_scale multiplies d(mean loss): loss scale / GAS.
+  /// `training` keeps what backward needs. grad_scale multiplies d(mean loss): loss scale /
+  /// GAS.
   virtual void begin(const Batch& batch, bool training, float grad_scale) = 0;
   virtual void forward(int unit, WeightSource& weights) = 0;
-  /// Mean negative log likelihood over unmasked targets, in nats, after the last unit's forward.
+  /// Mean negative log likelihood over unmasked targets, in nats, after the last unit's
+  /// forward.
   virtual double loss() const = 0;
   virtual void backward(int unit, WeightSource& weights, GradSink& grads) = 0;
   /// Frees what begin() and the passes allocated (kept between micro-steps otherwise).
@@ -68,10 +70,12 @@ class Model {
   virtual const std::vector<TensorSpec>& tensors() const = 0;
   virtual int units() const = 0;
   /// Tensors that a unit needs, in gather order. A tied tensor belongs to two units (first and
-  /// last); it is gathered for the first unit's forward and for the last one's forward, where it
-  /// stays live through that unit's backward, and is not gathered for the first one's backward.
+  /// last); it is gathered for the first unit's forward and for the last one's forward, where
+  /// it stays live through that unit's backward, and is not gathered for the first one's
+  /// backward.
   virtual const std::vector<std::uint32_t>& unit_tensors(int unit) const = 0;
-  /// Tensors whose gradient is finished (GradSink::done) by this unit's backward, in that order.
+  /// Tensors whose gradient is finished (GradSink::done) by this unit's backward, in that
+  /// order.
   virtual const std::vector<std::uint32_t>& unit_grads(int unit) const = 0;
   virtual quant::Dtype dtype() const = 0;
   virtual std::unique_ptr<ModelRun> start(quant::MemoryTracker* memory) const = 0;

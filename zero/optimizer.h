@@ -9,7 +9,11 @@
 
 namespace zeropp::zero {
 
-enum class OptimizerKind : std::uint8_t { kAdamW, kAdam, kSgd };  ///< kAdam: L2 in the gradient.
+enum class OptimizerKind : std::uint8_t {
+  kAdamW,
+  kAdam,
+  kSgd
+};  ///< kAdam: L2 in the gradient.
 
 struct OptimizerConfig {
   OptimizerKind kind = OptimizerKind::kAdamW;
@@ -35,18 +39,20 @@ struct OptimizerArgs {
 };
 void optimizer_update(const OptimizerConfig& config, const OptimizerArgs& args);
 
-/// DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR, or a constant. `lr(k)` is the rate of
-/// the update that follows k applied updates (zero/schedule.cc has the off-by-ones).
+/// DeepSpeed's WarmupLR, WarmupDecayLR and WarmupCosineLR, or a constant. `lr(k)` is the rate
+/// of the update that follows k applied updates (zero/schedule.cc has the off-by-ones).
 struct ScheduleConfig {
   std::string type;  ///< "" = constant.
   double warmup_min_lr = 0, warmup_max_lr = 0.001;
   std::uint64_t warmup_num_steps = 1000, total_num_steps = 0;
   bool warmup_log = true;  ///< warmup_type "log" (DeepSpeed's default) or "linear".
-  double warmup_min_ratio = 0, cos_min_ratio = 0.0001;  ///< WarmupCosineLR, relative to base lr.
+  double warmup_min_ratio = 0,
+         cos_min_ratio = 0.0001;  ///< WarmupCosineLR, relative to base lr.
 };
 double schedule_lr(const ScheduleConfig& config, double base_lr, std::uint64_t applied);
 
-/// fp16 loss scale, DeepSpeed's DynamicLossScaler with its defaults (static if loss_scale != 0).
+/// fp16 loss scale, DeepSpeed's DynamicLossScaler with its defaults (static if loss_scale !=
+/// 0).
 struct LossScaleConfig {
   bool enabled = false;
   double loss_scale = 0;

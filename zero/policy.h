@@ -19,13 +19,14 @@ enum class ReduceAt : std::uint8_t {
 /// 1 = on every rank whole, N = over the world, else over groups of that many ranks.
 /// The engine reads this and never compares stage numbers.
 struct StagePolicy {
-  int stage = 0;             ///< For tables only.
-  std::string_view scheme;   ///< "", "hsdp", "mics": for tables only.
+  int stage = 0;            ///< For tables only.
+  std::string_view scheme;  ///< "", "hsdp", "mics": for tables only.
   int params = 1;
   int grads = 1;
   int optimizer = 1;
-  int secondary = 0;         ///< hpZ: modulus of the extra copy of the parameters; 0 = none.
-  bool all_reduce = false;   ///< Gradients end on every rank whole (stage 0; stage 1 the 3Ψ way).
+  int secondary = 0;  ///< hpZ: modulus of the extra copy of the parameters; 0 = none.
+  bool all_reduce =
+      false;  ///< Gradients end on every rank whole (stage 0; stage 1 the 3Ψ way).
   ReduceAt reduce_at = ReduceAt::kBoundary;
 
   bool gathers_at_step() const { return params < optimizer; }
@@ -35,11 +36,11 @@ struct StagePolicy {
 /// What the user asked for, before the topology is known.
 struct SchemeRequest {
   int stage = 0;
-  bool stage1_all_reduce = false;   ///< 3Ψ instead of 2Ψ.
-  int secondary = 0;                ///< Group size in ranks; 0 or 1 = off.
-  int mics_group = 0;               ///< MiCS: all states sharded in groups of that size.
-  int hsdp_group = 0;               ///< HSDP: likewise, reduced at every micro-step.
-  std::string reduce_at = {};       ///< "", "boundary", "micro_step", "two_hop".
+  bool stage1_all_reduce = false;  ///< 3Ψ instead of 2Ψ.
+  int secondary = 0;               ///< Group size in ranks; 0 or 1 = off.
+  int mics_group = 0;              ///< MiCS: all states sharded in groups of that size.
+  int hsdp_group = 0;              ///< HSDP: likewise, reduced at every micro-step.
+  std::string reduce_at = {};      ///< "", "boundary", "micro_step", "two_hop".
 };
 
 /// UsageError for every combination that makes no sense: secondary without params over the
@@ -63,7 +64,7 @@ struct StateBytes {
   StateBytes& operator+=(const StateBytes& o);
 };
 /// Model-state bytes of one tensor on one rank, by the chunk sizes of the owner map.
-StateBytes state_bytes(const StagePolicy& policy, const StateLayout& layout, std::uint64_t numel,
-                       int ranks, int rank);
+StateBytes state_bytes(const StagePolicy& policy, const StateLayout& layout,
+                       std::uint64_t numel, int ranks, int rank);
 
 }  // namespace zeropp::zero

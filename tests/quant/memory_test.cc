@@ -102,7 +102,8 @@ TEST(Buffer, LargeBlocksAreUsedAgainWithoutGrowing) {
     EXPECT_LE(kept, used + used / 8);
     { const Buffer a(nullptr, MemoryKind::kComm, used / 2); }
     EXPECT_EQ(cached_block_bytes(), kept);
-  }).join();
+  })
+      .join();
 }
 
 TEST(Buffer, ReusedBlocksArePoisonedAgain) {
