@@ -12,6 +12,8 @@ namespace zeropp::quant {
 
 std::vector<CodecEntry> cast_codecs();       ///< cast_codec.cc
 std::vector<CodecEntry> int_block_codecs();  ///< int_block_codec.cc
+std::vector<CodecEntry> float_codecs();      ///< float_codec.cc
+std::vector<CodecEntry> nvfp4_codecs();      ///< float_nvfp4_codec.cc
 
 /// The codec `identity` of a communication data type.
 CodecPtr identity_codec(Dtype wire_dtype);  // cast_codec.cc

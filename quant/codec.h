@@ -56,6 +56,9 @@ enum class NanPolicy : std::uint8_t {
   kPreserve,     ///< Element by element (casts).
 };
 
+/// As CodecTraits::block: all numbers of a span share metadata.
+inline constexpr std::size_t kWholeSpan = std::size_t{1} << 62;
+
 struct CodecTraits {
   bool fixed_rate = true;     ///< wire_bytes(n) is what is sent; else an upper bound.
   bool exact = false;         ///< A plain cast: its bytes are booked as `exact`.
@@ -65,8 +68,9 @@ struct CodecTraits {
   std::size_t block = 1;  ///< Elements that share metadata.
   NanPolicy nan = NanPolicy::kPoisonBlock;
   /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop, up to the
-  /// smallest subnormal (of the wire dtype, for casts).
+  /// smallest subnormal (of the wire dtype, for casts) and up to `floor`.
   double max_error = 0;
+  double floor = 0;  ///< Absolute error that the smallest scale of the wire format may cause.
 };
 
 /// A map from a contiguous span of numbers to self-contained wire bytes and back. No

@@ -1,15 +1,13 @@
-#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "quant/builtin_codecs.h"
 #include "quant/error.h"
 #include "quant/int_block.h"
+#include "quant/spec_args.h"
 
 namespace zeropp::quant {
 namespace {
-
-constexpr std::size_t kMaxBlock = std::size_t{1} << 30;
 
 struct Named {
   std::string name;
@@ -111,42 +109,16 @@ class IntBlockCodec final : public Codec {
   IntBlockFormat format_;
 };
 
-/// Takes one of the allowed words of a key.
-std::string choice(const CodecSpec& spec, const std::string& key, std::string fallback,
-                   std::initializer_list<std::string_view> allowed) {
-  const auto it = spec.args.find(key);
-  if (it == spec.args.end()) return fallback;
-  std::string list;
-  for (const std::string_view word : allowed) {
-    if (word == it->second) return it->second;
-    list += (list.empty() ? "" : " or ") + std::string(word);
-  }
-  throw UsageError("codec " + spec.name, key + "=" + list, "'" + it->second + "'");
-}
-
-std::size_t block_size(const CodecSpec& spec, std::size_t fallback) {
-  const auto it = spec.args.find("block");
-  if (it == spec.args.end()) return fallback;
-  const std::string& text = it->second;
-  std::size_t block = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), block);
-  if (error != std::errc{} || end != text.data() + text.size() || block < 1 ||
-      block > kMaxBlock) {
-    throw UsageError("codec " + spec.name, "block=1 to " + std::to_string(kMaxBlock),
-                     "'" + text + "'");
-  }
-  return block;
-}
-
 CodecPtr make_int_block(const Named& named, const CodecSpec& spec) {
   IntBlockFormat f;
   f.bits = named.bits;
-  f.block = block_size(spec, named.default_block);
-  f.stochastic = choice(spec, "rounding", "nearest", {"nearest", "stochastic"}) == "stochastic";
-  f.scheme = choice(spec, "scheme", "symmetric", {"symmetric", "deepspeed"}) == "deepspeed"
+  f.block = block_arg(spec, named.default_block);
+  f.stochastic =
+      choice_arg(spec, "rounding", "nearest", {"nearest", "stochastic"}) == "stochastic";
+  f.scheme = choice_arg(spec, "scheme", "symmetric", {"symmetric", "deepspeed"}) == "deepspeed"
                  ? BlockScheme::kDeepspeed
                  : BlockScheme::kSymmetric;
-  choice(spec, "scale", "fp32", {"fp32"});
+  choice_arg(spec, "scale", "fp32", {"fp32"});
   // The block is always spelled out: it decides the bytes, and readers compare it first.
   std::string text = named.name + ":block=" + std::to_string(f.block);
   if (f.stochastic) text += ",rounding=stochastic";

@@ -27,7 +27,8 @@ class CodecContract : public testing::TestWithParam<std::string> {
   void SetUp() override { codec_ = make_codec(GetParam()); }
 
   std::vector<std::size_t> sizes() const {
-    const std::size_t b = codec_->traits().block;
+    const std::size_t block = codec_->traits().block;
+    const std::size_t b = block == kWholeSpan ? 100 : block;
     std::vector<std::size_t> n{0, 1, b - 1, b, b + 1, 7 * b + 3, 33, 1000};
     std::sort(n.begin(), n.end());
     n.erase(std::unique(n.begin(), n.end()), n.end());
@@ -64,7 +65,7 @@ TEST_P(CodecContract, SizesAddUpAtAnyLength) {
   for (const std::size_t n : {1ULL, 1000ULL, (1ULL << 31) - 1, 1ULL << 31, 1ULL << 33}) {
     const WireBytes w = codec_->wire_bytes(n);
     EXPECT_GT(w.total(), 0U);
-    EXPECT_LE(w.total(), 8 * n);  // No product wrapped round.
+    EXPECT_LE(w.total(), 16 * n);  // No product wrapped round.
     // Two halves may share a scale or a byte, or need one byte more.
     EXPECT_GE(2 * w.total() + 1, codec_->wire_bytes(2 * n).total());
     if (codec_->traits().exact) {
@@ -155,7 +156,8 @@ TEST_P(CodecContract, ErrorStaysWithinItsPromise) {
                       (std::isinf(y[i]) && absmax > 65504))
               << i << ' ' << x[i] << ' ' << y[i];
         } else {
-          ASSERT_LE(std::fabs(double{x[i]} - y[i]), traits.max_error * absmax + 0x1p-149)
+          ASSERT_LE(std::fabs(double{x[i]} - y[i]),
+                    traits.max_error * absmax + 0x1p-149 + traits.floor)
               << i << ' ' << x[i] << ' ' << y[i];
         }
       }

@@ -1,0 +1,169 @@
+// fp8, MX formats and nf4: names, parameters, spans. The numbers are in float_block.h.
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "quant/builtin_codecs.h"
+#include "quant/float_block.h"
+#include "quant/spec_args.h"
+#include "quant/tiled_codec.h"
+
+namespace zeropp::quant {
+namespace {
+
+class FloatBlockCodec final : public TiledCodec {
+ public:
+  FloatBlockCodec(std::string text, const FloatBlockFormat& format)
+      : TiledCodec(std::move(text), format.layout()), format_(format) {}
+
+  CodecTraits traits() const override {
+    CodecTraits t;
+    t.block = format_.block;
+    const bool mx = format_.scale == BlockScaleKind::kE8M0;
+    if (format_.element == Element::kNf4) {
+      t.max_error = 0.152;  // Half the widest gap between levels.
+      return t;
+    }
+    with_element(format_.element, [&](auto format) {
+      using F = decltype(format);
+      if constexpr (F::kBits != 4 || !std::is_same_v<F, Nf4>) {
+        // Half a unit of the largest binade; under MX what lies above kMax clips, and numbers
+        // below half the smallest subnormal under the smallest scale vanish.
+        const double clip = 1 - F::kMax / std::ldexp(1.0, F::kEmax + 1);
+        t.max_error = std::max(mx ? clip : 0.0, std::ldexp(0.5, -F::kMantissa));
+        if (mx) t.floor = std::ldexp(0.5, 1 - F::kBias - F::kMantissa - 127);
+      }
+    });
+    return t;
+  }
+
+  std::size_t encode(ConstView x, const CodecContext&,
+                     std::span<std::byte> wire) const override {
+    const std::size_t size = checked("encode", wire.size(), x.n);
+    alignas(64) float buffer[kTile];
+    if (layout().block > kTile) {
+      for (std::size_t first = 0; first < x.n; first += layout().block) {
+        encode_large_block(x, first, wire.data(), buffer);
+      }
+      return size;
+    }
+    for_tiles(x.n, [&](std::size_t first, std::size_t count) {
+      const std::size_t k = first / layout().block;
+      encode_float_blocks(format_, floats(x, first, count, buffer), count,
+                          wire.data() + layout().block_offset(k),
+                          wire.data() + layout().payload_offset(x.n, k));
+    });
+    return size;
+  }
+
+ protected:
+  void decode_tile(const std::byte* wire, std::size_t n, std::size_t first, std::size_t count,
+                   float* out) const override {
+    const std::size_t k = first / layout().block;
+    decode_float_blocks(
+        format_, wire + layout().block_offset(k),
+        wire + layout().payload_offset(n, k) + layout().packed(first - k * layout().block),
+        count, out);
+  }
+
+ private:
+  void encode_large_block(ConstView x, std::size_t first, std::byte* wire,
+                          float* buffer) const {
+    const std::size_t k = first / layout().block;
+    const std::size_t m = std::min(layout().block, x.n - first);
+    const auto pieces = [&](const auto& use) {
+      for (std::size_t at = 0; at < m; at += kTile) {
+        const std::size_t count = std::min(kTile, m - at);
+        use(floats(x, first + at, count, buffer), at, count);
+      }
+    };
+    std::uint32_t top = 0;
+    pieces([&](const float* numbers, std::size_t, std::size_t count) {
+      top = std::max(top, std::bit_cast<std::uint32_t>(absmax_of(numbers, count)));
+    });
+    const BlockFactors by =
+        write_scale(format_, std::bit_cast<float>(top), wire + layout().block_offset(k));
+    std::byte* payload = wire + layout().payload_offset(x.n, k);
+    pieces([&](const float* numbers, std::size_t at, std::size_t count) {
+      encode_float_run(format_.element, numbers, count, by, payload + layout().packed(at));
+    });
+  }
+
+  FloatBlockFormat format_;
+};
+
+CodecPtr codec(std::string text, Element element, BlockScaleKind scale, std::size_t block) {
+  return std::make_shared<const FloatBlockCodec>(std::move(text),
+                                                 FloatBlockFormat{element, scale, block});
+}
+
+CodecEntry fp8_entry() {
+  return {.name = "fp8",
+          .help = "8-bit floats, saturating, absmax at the largest value",
+          .params = {{"format", "e4m3", "e4m3 (to 448) or e5m2 (to 57344)"},
+                     {"block", "128", "numbers that share a scale, 1 to 2^30; 0: the span"},
+                     {"scale", "fp32", "format of the scales: fp32"}},
+          .examples = {"fp8", "fp8:format=e5m2", "fp8:block=0", "fp8:block=37,format=e5m2",
+                       "fp8:block=5000"},
+          .make = [](const CodecSpec& spec) {
+            const std::string format = choice_arg(spec, "format", "e4m3", {"e4m3", "e5m2"});
+            choice_arg(spec, "scale", "fp32", {"fp32"});
+            const std::size_t block = block_arg(spec, 128, 0);
+            std::string text = "fp8:block=" + std::to_string(block);
+            if (format != "e4m3") text += ",format=" + format;
+            return codec(std::move(text), format == "e4m3" ? Element::kE4M3 : Element::kE5M2,
+                         BlockScaleKind::kFp32, block == 0 ? kWholeSpan : block);
+          }};
+}
+
+/// An MX format whose elements are `first` (the default) or `second`.
+CodecEntry mx_entry(const std::string& name, const std::string& help, const std::string& first,
+                    Element one, const std::string& second, Element other) {
+  return {.name = name,
+          .help = help,
+          .params = {{"format", first, first + " or " + second}},
+          .examples = {name, name + ":format=" + second},
+          .make = [=](const CodecSpec& spec) {
+            const bool is_first = choice_arg(spec, "format", first, {first, second}) == first;
+            return codec(is_first ? name : name + ":format=" + second, is_first ? one : other,
+                         BlockScaleKind::kE8M0, 32);
+          }};
+}
+
+CodecEntry mxfp4_entry() {
+  return {.name = "mxfp4",
+          .help = "OCP MX: 32 E2M1 floats under a power of two, 4.25 bits",
+          .params = {},
+          .examples = {"mxfp4"},
+          .make = [](const CodecSpec&) {
+            return codec("mxfp4", Element::kE2M1, BlockScaleKind::kE8M0, 32);
+          }};
+}
+
+CodecEntry nf4_entry() {
+  return {.name = "nf4",
+          .help = "QLoRA's 16 normal quantiles, absmax at 1",
+          .params = {{"block", "64", "numbers that share a scale, 1 to 2^30"},
+                     {"scale", "fp32", "format of the scales: fp32"}},
+          .examples = {"nf4", "nf4:block=37"},
+          .make = [](const CodecSpec& spec) {
+            choice_arg(spec, "scale", "fp32", {"fp32"});
+            const std::size_t block = block_arg(spec, 64);
+            return codec("nf4:block=" + std::to_string(block), Element::kNf4,
+                         BlockScaleKind::kFp32, block);
+          }};
+}
+
+}  // namespace
+
+std::vector<CodecEntry> float_codecs() {
+  return {fp8_entry(),
+          mx_entry("mxfp8", "OCP MX: 32 8-bit floats under a power of two, 8.25 bits", "e4m3",
+                   Element::kE4M3, "e5m2", Element::kE5M2),
+          mx_entry("mxfp6", "OCP MX: 32 6-bit floats under a power of two, 6.25 bits", "e2m3",
+                   Element::kE2M3, "e3m2", Element::kE3M2),
+          mxfp4_entry(), nf4_entry()};
+}
+
+}  // namespace zeropp::quant

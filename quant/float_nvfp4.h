@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+
+#include "quant/block_layout.h"
+
+namespace zeropp::quant {
+
+/// NVFP4: E2M1 numbers, an E4M3 scale for 16 of them, one fp32 scale t for the span (NVIDIA,
+/// Pretraining LLMs with NVFP4, 2025). Bytes as in block_layout.h: the header is t, a block's
+/// metadata the byte of its scale s.
+///
+/// M = max |x| over the blocks that are all finite; G = 448 * 6, or 256 * 6 under 4over6 so
+/// that a scale half as large again is still a number.
+///   t = M / G in fp32, one ulp less if G * t overflowed; rounded up if M < 2^-100; 0 if M = 0.
+/// Of a block with A = max |x|:
+///   A not finite: s = NaN (0x7F), codes +0. A = 0: s = 0, codes +0.
+///   s = E4M3(fp32(A / (6 * t))), the quotient in double; s = 0: codes +0.
+///   p = s * t in double; v = x * fp32(1 / p), or (x * 2^100) * fp32(1 / (p * 2^100)) if
+///   A < 2^-100; the code is the nearest E2M1 value of v, ties to even, saturating.
+///   4over6: also with 4 * t for 6 * t, and the smaller sum of (value * p - x)^2 in double, in
+///   element order, wins; 6 where equal (Cook et al., Four Over Six, 2025).
+/// Decoding is fp32(value * p), the product in double; NaN is 0x7FC00000.
+enum class Nvfp4Rule { kMax, k4Over6 };
+
+constexpr float nvfp4_range(Nvfp4Rule rule) { return rule == Nvfp4Rule::kMax ? 2688 : 1536; }
+
+inline constexpr std::size_t kNvfp4Block = 16;
+
+float nvfp4_span_scale(Nvfp4Rule rule, float finite_max);
+
+/// M of n numbers from a block's start.
+float nvfp4_finite_max(const float* x, std::size_t n);
+void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
+                         std::byte* scales, std::byte* payload);
+void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
+                         std::size_t n, float* out);
+
+namespace reference {
+void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
+                         std::byte* scales, std::byte* payload);
+void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
+                         std::size_t n, float* out);
+}  // namespace reference
+
+}  // namespace zeropp::quant

@@ -1,0 +1,79 @@
+// nvfp4: name, parameters, spans. The numbers are in float_nvfp4.h.
+
+#include <cstring>
+#include <utility>
+
+#include "quant/builtin_codecs.h"
+#include "quant/float_nvfp4.h"
+#include "quant/spec_args.h"
+#include "quant/tiled_codec.h"
+
+namespace zeropp::quant {
+namespace {
+
+class Nvfp4Codec final : public TiledCodec {
+ public:
+  Nvfp4Codec(std::string text, Nvfp4Rule rule)
+      : TiledCodec(std::move(text),
+                   {.bits = 4, .block = kNvfp4Block, .block_bytes = 1, .header_bytes = 4}),
+        rule_(rule) {}
+
+  CodecTraits traits() const override {
+    CodecTraits t;
+    t.block = kNvfp4Block;
+    // A block that is 2^-19 of the span's largest number vanishes: its scale rounds to zero.
+    t.max_error = 1;
+    return t;
+  }
+
+  std::size_t encode(ConstView x, const CodecContext&,
+                     std::span<std::byte> wire) const override {
+    const std::size_t size = checked("encode", wire.size(), x.n);
+    if (x.n == 0) return size;
+    alignas(64) float buffer[kTile];
+    float max = 0;
+    for_tiles(x.n, [&](std::size_t first, std::size_t count) {
+      max = std::max(max, nvfp4_finite_max(floats(x, first, count, buffer), count));
+    });
+    const float t = nvfp4_span_scale(rule_, max);
+    std::memcpy(wire.data(), &t, sizeof t);
+    for_tiles(x.n, [&](std::size_t first, std::size_t count) {
+      const std::size_t k = first / kNvfp4Block;
+      encode_nvfp4_blocks(rule_, t, floats(x, first, count, buffer), count,
+                          wire.data() + layout().block_offset(k),
+                          wire.data() + layout().payload_offset(x.n, k));
+    });
+    return size;
+  }
+
+ protected:
+  void decode_tile(const std::byte* wire, std::size_t n, std::size_t first, std::size_t count,
+                   float* out) const override {
+    float t;
+    std::memcpy(&t, wire, sizeof t);
+    const std::size_t k = first / kNvfp4Block;
+    decode_nvfp4_blocks(t, wire + layout().block_offset(k),
+                        wire + layout().payload_offset(n, k), count, out);
+  }
+
+ private:
+  Nvfp4Rule rule_;
+};
+
+}  // namespace
+
+std::vector<CodecEntry> nvfp4_codecs() {
+  return {
+      {.name = "nvfp4",
+       .help = "NVIDIA: 16 E2M1 floats under an E4M3 scale, one fp32 scale a span, 4.5 bits",
+       .params = {{"scale", "max",
+                   "max: absmax at 6; 4over6: at 6 or at 4, whichever errs less"}},
+       .examples = {"nvfp4", "nvfp4:scale=4over6"},
+       .make = [](const CodecSpec& spec) {
+         const bool max = choice_arg(spec, "scale", "max", {"max", "4over6"}) == "max";
+         return std::make_shared<const Nvfp4Codec>(max ? "nvfp4" : "nvfp4:scale=4over6",
+                                                   max ? Nvfp4Rule::kMax : Nvfp4Rule::k4Over6);
+       }}};
+}
+
+}  // namespace zeropp::quant

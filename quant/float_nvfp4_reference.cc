@@ -1,0 +1,97 @@
+// The definition in float_nvfp4.h as plain loops.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "quant/float_formats.h"
+#include "quant/float_nvfp4.h"
+#include "quant/reference.h"
+
+namespace zeropp::quant {
+
+float nvfp4_span_scale(Nvfp4Rule rule, float m) {
+  const float g = nvfp4_range(rule);
+  if (m == 0) return 0;
+  float t = m / g;
+  if (m < 0x1p-100F) {
+    t = (m * 0x1p100F / g) * 0x1p-100F;
+    if (static_cast<double>(t) * g < m) {
+      t = std::nextafter(t, std::numeric_limits<float>::infinity());
+    }
+  } else if (std::isinf(t * g)) {
+    t = std::nextafter(t, 0.0F);
+  }
+  return t;
+}
+
+namespace reference {
+namespace {
+
+constexpr std::size_t kBytes = kNvfp4Block / 2;
+
+struct Candidate {
+  std::uint8_t scale = 0;
+  std::uint8_t codes[kNvfp4Block] = {};
+  double error = 0;
+};
+
+Candidate quantize(double divisor, float t, float a, const float* x, std::size_t m) {
+  Candidate c;
+  c.scale = E4M3::encode(static_cast<float>(a / (divisor * t)));
+  const double p = double{E4M3::decode(c.scale)} * t;
+  const float pre = a < 0x1p-100F ? 0x1p100F : 1.0F;
+  const float mul = static_cast<float>(1 / (p * pre));
+  for (std::size_t i = 0; i < m; ++i) {
+    c.codes[i] = c.scale == 0 ? 0 : E2M1::encode(x[i] * pre * mul);
+    const double d = double{E2M1::decode(c.codes[i])} * p - x[i];
+    c.error += d * d;
+  }
+  return c;
+}
+
+Candidate encode_block(Nvfp4Rule rule, float t, const float* x, std::size_t m) {
+  std::uint32_t top = 0;
+  for (std::size_t i = 0; i < m; ++i) {
+    top = std::max(top, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFF);
+  }
+  const float a = std::bit_cast<float>(top);
+  if (!std::isfinite(a)) return {.scale = 0x7F};
+  if (a == 0) return {};
+  const Candidate six = quantize(6, t, a, x, m);
+  if (rule == Nvfp4Rule::kMax) return six;
+  const Candidate four = quantize(4, t, a, x, m);
+  return four.error < six.error ? four : six;
+}
+
+}  // namespace
+
+void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
+                         std::byte* scales, std::byte* payload) {
+  for (std::size_t first = 0; first < n; first += kNvfp4Block) {
+    const std::size_t m = std::min(kNvfp4Block, n - first);
+    const Candidate best = encode_block(rule, t, x + first, m);
+    *scales++ = static_cast<std::byte>(best.scale);
+    std::memset(payload, 0, (m + 1) / 2);
+    for (std::size_t i = 0; i < m; ++i) bit_planes::put(4, payload, m, i, best.codes[i]);
+    payload += kBytes;
+  }
+}
+
+void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
+                         std::size_t n, float* out) {
+  for (std::size_t first = 0; first < n; first += kNvfp4Block) {
+    const std::size_t m = std::min(kNvfp4Block, n - first);
+    const double p = double{E4M3::decode(static_cast<std::uint8_t>(*scales++))} * t;
+    for (std::size_t i = 0; i < m; ++i) {
+      const double q = E2M1::decode(bit_planes::get(4, payload, m, i));
+      out[first + i] = canonical(static_cast<float>(q * p));
+    }
+    payload += kBytes;
+  }
+}
+
+}  // namespace reference
+}  // namespace zeropp::quant

@@ -1,0 +1,21 @@
+#pragma once
+
+// Readers of the parameters that codec specs share.
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "quant/registry.h"
+
+namespace zeropp::quant {
+
+/// Takes one of the allowed words of a key; UsageError lists them.
+std::string choice_arg(const CodecSpec& spec, const std::string& key, std::string fallback,
+                       std::initializer_list<std::string_view> allowed);
+
+/// block=least to 2^30.
+std::size_t block_arg(const CodecSpec& spec, std::size_t fallback, std::size_t least = 1);
+
+}  // namespace zeropp::quant
