@@ -15,6 +15,9 @@ std::vector<CodecEntry> int_block_codecs();  ///< int_block_codec.cc
 std::vector<CodecEntry> float_codecs();      ///< float_codec.cc
 std::vector<CodecEntry> nvfp4_codecs();      ///< float_nvfp4_codec.cc
 
+/// int1 .. int8 with bit planes, a minimum or another scale than fp32 (int_plane_codec.cc).
+CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& spec);
+
 /// The codec `identity` of a communication data type.
 CodecPtr identity_codec(Dtype wire_dtype);  // cast_codec.cc
 

@@ -110,15 +110,18 @@ class IntBlockCodec final : public Codec {
 };
 
 CodecPtr make_int_block(const Named& named, const CodecSpec& spec) {
+  const std::string scheme =
+      choice_arg(spec, "scheme", "symmetric", {"symmetric", "deepspeed", "asymmetric"});
+  const std::string scale = choice_arg(spec, "scale", "fp32", {"fp32", "fp16", "bf16", "e8m0"});
+  if (scheme == "asymmetric" || scale != "fp32") {
+    return make_int_plane(named.bits, named.default_block, spec);
+  }
   IntBlockFormat f;
   f.bits = named.bits;
   f.block = block_arg(spec, named.default_block);
   f.stochastic =
       choice_arg(spec, "rounding", "nearest", {"nearest", "stochastic"}) == "stochastic";
-  f.scheme = choice_arg(spec, "scheme", "symmetric", {"symmetric", "deepspeed"}) == "deepspeed"
-                 ? BlockScheme::kDeepspeed
-                 : BlockScheme::kSymmetric;
-  choice_arg(spec, "scale", "fp32", {"fp32"});
+  f.scheme = scheme == "deepspeed" ? BlockScheme::kDeepspeed : BlockScheme::kSymmetric;
   // The block is always spelled out: it decides the bytes, and readers compare it first.
   std::string text = named.name + ":block=" + std::to_string(f.block);
   if (f.stochastic) text += ",rounding=stochastic";
@@ -134,18 +137,51 @@ CodecEntry int_block_entry(const Named& named) {
                       "numbers that share a scale, 1 to 2^30"},
                      {"rounding", "nearest", "nearest or stochastic"},
                      {"scheme", "symmetric",
-                      "symmetric: absmax/(2^(b-1)-1); deepspeed: absmax/2^(b-1), +max clipped"},
-                     {"scale", "fp32", "format of the scales: fp32"}},
+                      "symmetric: absmax/(2^(b-1)-1); deepspeed: absmax/2^(b-1), +max clipped; "
+                      "asymmetric: minimum and step"},
+                     {"scale", "fp32",
+                      "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"}},
           .examples = {n, n + ":block=1", n + ":block=37,rounding=stochastic",
                        n + ":block=128,scheme=deepspeed",
-                       n + ":block=256,rounding=stochastic,scheme=deepspeed"},
+                       n + ":block=256,rounding=stochastic,scheme=deepspeed",
+                       n + ":scheme=asymmetric", n + ":block=37,scale=bf16",
+                       n + ":block=64,rounding=stochastic,scale=e8m0",
+                       n + ":block=32,scale=fp16,scheme=asymmetric"},
           .make = [named](const CodecSpec& spec) { return make_int_block(named, spec); }};
+}
+
+CodecEntry int_plane_entry(int bits, std::size_t block) {
+  const std::string n = "int" + std::to_string(bits);
+  const bool one = bits == 1;
+  CodecEntry entry{
+      .name = n,
+      .help = std::to_string(bits) + "-bit integers in bit planes, one scale per block",
+      .params = {{"block", std::to_string(block), "numbers that share a scale, 1 to 2^30"},
+                 {"rounding", "nearest", "nearest or stochastic"},
+                 {"scheme", one ? "asymmetric" : "symmetric",
+                  one ? "asymmetric: minimum and step"
+                      : "symmetric: absmax/(2^(b-1)-1); asymmetric: minimum and step"},
+                 {"scale", "fp32",
+                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"}},
+      .examples = {n, n + ":block=37,rounding=stochastic,scheme=asymmetric",
+                   n + ":block=64,scale=bf16,scheme=asymmetric",
+                   n + ":block=32,scale=e8m0,scheme=asymmetric"},
+      .make = [=](const CodecSpec& spec) { return make_int_plane(bits, block, spec); }};
+  if (!one) {
+    entry.examples.push_back(n + ":block=32,scale=e8m0");
+    entry.examples.push_back(n + ":block=37,rounding=stochastic,scale=fp16");
+    entry.examples.push_back(n + ":block=1,scale=bf16");
+  }
+  return entry;
 }
 
 }  // namespace
 
 std::vector<CodecEntry> int_block_codecs() {
-  return {int_block_entry({"int8", 8, 2048}), int_block_entry({"int4", 4, 128})};
+  std::vector<CodecEntry> entries{int_block_entry({"int8", 8, 2048}),
+                                  int_block_entry({"int4", 4, 128})};
+  for (const int bits : {7, 6, 5, 3, 2, 1}) entries.push_back(int_plane_entry(bits, 128));
+  return entries;
 }
 
 }  // namespace zeropp::quant

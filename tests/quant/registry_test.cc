@@ -42,9 +42,9 @@ TEST(Registry, IdentityTakesTheWireDtype) {
 }
 
 TEST(Registry, UnknownNamesListTheKnown) {
-  const std::string error = error_of("int7");
+  const std::string error = error_of("int9");
   for (const CodecEntry& e : codec_entries()) EXPECT_THAT(error, HasSubstr(e.name));
-  EXPECT_THAT(error, HasSubstr("'int7'"));
+  EXPECT_THAT(error, HasSubstr("'int9'"));
   EXPECT_THAT(error_of(""), HasSubstr("int8"));
   EXPECT_THAT(error_of("INT8"), HasSubstr("'INT8'"));
 }

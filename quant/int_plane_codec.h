@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quant/block_layout.h"
+#include "quant/rng.h"
+
+namespace zeropp::quant {
+
+/// Integers of 1 to 8 bits in blocks, with a scale in a format of choice, and optionally the
+/// block's minimum. Bytes as in block_layout.h; a block's metadata is its step s and, where
+/// asymmetric, its minimum z. Those have the scale's format; z beside an E8M0 step is bf16.
+///
+/// With L = 2^(b-1) - 1 (symmetric, b > 1) or L = 2^b - 1 (asymmetric):
+///   symmetric: A = max |x|, s = A / L rounded UP to the format, z = 0, codes q + 2^(b-1);
+///   asymmetric: z = min x rounded DOWN to the format, s = (max x - z) / L rounded UP, codes q.
+/// Rounding up means that no value clips, except where s or z lies beyond the format's largest
+/// number (fp16: 65504), which is then taken. Quotients are double, rounded once.
+///   v = (x * f - z * f) * fp32(1 / (s * f)), f = 2^100 if max(|min|, |max|) < 2^-60, 1/4 if it
+///   is 2^126 or more, else 1. q = nearest-even(v), or stochastically floor(v) + (u < v -
+///   floor(v)), u = Philox::uniform(index of the number in the span), clamped to -L .. L
+///   or 0 .. L.
+///   All x equal to z: s is the format's zero (E8M0: its smallest), q = 0.
+///   A number is not finite: s is NaN (E8M0: 255), z and codes 0.
+/// Decoding is z + q * s in fp32, clamped to +-FLT_MAX; computed from quarters, times 4, where
+/// |z| + 2^b * |s| is 2^126 or more, since z and q * s may overflow alone. NaN is 0x7FC00000.
+enum class MetaFormat : std::uint8_t { kFp32, kFp16, kBf16, kE8M0 };
+
+struct IntPlaneFormat {
+  int bits = 5;
+  std::size_t block = 128;
+  MetaFormat scale = MetaFormat::kFp32;
+  bool asymmetric = false, stochastic = false;
+
+  BlockLayout layout() const;
+  constexpr int lowest() const { return asymmetric ? 0 : -(1 << (bits - 1)); }
+  constexpr int highest() const { return lowest() + (1 << bits) - 1; }
+  constexpr float divisor() const { return static_cast<float>(highest()); }
+};
+
+/// v = (x * pre - offset) * mul, q in low .. high; `zero`: every code is that of q = 0.
+struct IntFactors {
+  float pre = 1, offset = 0, mul = 0, low = 0, high = 0;
+  bool zero = true;
+};
+
+/// From the smallest and largest number; `finite` if all are. Writes the metadata.
+IntFactors write_int_meta(const IntPlaneFormat& f, float min, float max, bool finite,
+                          std::byte* meta);
+
+/// A number is (min + q * step) * post.
+struct IntMeta {
+  float step, min, post;
+};
+IntMeta read_int_meta(const IntPlaneFormat& f, const std::byte* meta);
+
+}  // namespace zeropp::quant
