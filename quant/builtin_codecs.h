@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quant/registry.h"
+#include "quant/rng.h"
 
 namespace zeropp::quant {
 
@@ -17,6 +18,9 @@ std::vector<CodecEntry> nvfp4_codecs();      ///< float_nvfp4_codec.cc
 
 /// int1 .. int8 with bit planes, a minimum or another scale than fp32 (int_plane_codec.cc).
 CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& spec);
+
+/// The random numbers of stochastic rounding, keyed by what the span is.
+Philox rounding_noise(const CodecContext& ctx);  // int_block_codec.cc
 
 /// The codec `identity` of a communication data type.
 CodecPtr identity_codec(Dtype wire_dtype);  // cast_codec.cc

@@ -91,17 +91,7 @@ class IntBlockCodec final : public Codec {
   template <class Body>
   void with_noise(const CodecContext& ctx, const Body& body) const {
     if (!format_.stochastic) return body(nullptr);
-    const Purpose purpose = ctx.role == Role::kWeight ? Purpose::kWeightRounding
-                            : ctx.second_hop          ? Purpose::kSecondHopRounding
-                                                      : Purpose::kRounding;
-    const Philox noise({.seed = ctx.seed,
-                        .purpose = purpose,
-                        .tensor = ctx.tensor,
-                        .step = ctx.step,
-                        .micro = ctx.micro,
-                        .sender = ctx.sender,
-                        .part = ctx.part,
-                        .level = ctx.level});
+    const Philox noise = rounding_noise(ctx);
     body(&noise);
   }
 
@@ -176,6 +166,20 @@ CodecEntry int_plane_entry(int bits, std::size_t block) {
 }
 
 }  // namespace
+
+Philox rounding_noise(const CodecContext& ctx) {
+  const Purpose purpose = ctx.role == Role::kWeight ? Purpose::kWeightRounding
+                          : ctx.second_hop          ? Purpose::kSecondHopRounding
+                                                    : Purpose::kRounding;
+  return Philox({.seed = ctx.seed,
+                 .purpose = purpose,
+                 .tensor = ctx.tensor,
+                 .step = ctx.step,
+                 .micro = ctx.micro,
+                 .sender = ctx.sender,
+                 .part = ctx.part,
+                 .level = ctx.level});
+}
 
 std::vector<CodecEntry> int_block_codecs() {
   std::vector<CodecEntry> entries{int_block_entry({"int8", 8, 2048}),

@@ -87,14 +87,7 @@ class IntPlaneCodec final : public TiledCodec {
       encode_blocks(x, nullptr, wire.data());
       return size;
     }
-    const Philox noise({.seed = ctx.seed,
-                        .purpose = Purpose::kRounding,
-                        .tensor = ctx.tensor,
-                        .step = ctx.step,
-                        .micro = ctx.micro,
-                        .sender = ctx.sender,
-                        .part = ctx.part,
-                        .level = ctx.level});
+    const Philox noise = rounding_noise(ctx);
     encode_blocks(x, &noise, wire.data());
     return size;
   }
