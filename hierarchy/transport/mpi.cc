@@ -116,14 +116,15 @@ void agree(const Endpoint& endpoint, const BodyEnd& end, const MpiOptions& optio
   throw TransportError(fmt::format("[mpi] {}; not all ranks ended in the same way", mine));
 }
 
-void run_on(MPI_Comm comm, const Topology& topology, const MpiOptions& options,
-            const std::function<void(Transport&)>& body) {
+/// A communicator of all ranks that nothing else uses.
+MPI_Comm own_comm(const MpiOptions& options) {
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Comm_idup(MPI_COMM_WORLD, &comm, &request), "MPI_Comm_idup");
+  wait_for(request, options,
+           [] { return fmt::format("rank {} waits for the others to begin", world_rank()); });
   check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  Endpoint endpoint(topology, options, comm, world_rank());
-  const BodyEnd end = run_body(endpoint, body);
-  agree(endpoint, end, options, comm);
-  check(MPI_Comm_free(&comm), "MPI_Comm_free");
-  if (end.error) std::rethrow_exception(end.error);
+  return comm;
 }
 
 }  // namespace
@@ -168,17 +169,21 @@ void MpiSession::abort(int code) const {
 void run_mpi(const Topology& topology, const MpiOptions& options,
              const std::function<void(Transport&)>& body) {
   check_options(topology, options);
+  BodyEnd end;
   try {
-    MPI_Comm comm = MPI_COMM_NULL;
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Comm_idup(MPI_COMM_WORLD, &comm, &request), "MPI_Comm_idup");
-    wait_for(request, options,
-             [] { return fmt::format("rank {} waits for the others to begin", world_rank()); });
-    run_on(comm, topology, options, body);
+    // Two: a rank that ends early must not have its word taken for another's barrier.
+    MPI_Comm messages = own_comm(options);
+    MPI_Comm endings = own_comm(options);
+    Endpoint endpoint(topology, options, messages, world_rank());
+    end = run_body(endpoint, body);
+    agree(endpoint, end, options, endings);
+    check(MPI_Comm_free(&messages), "MPI_Comm_free");
+    check(MPI_Comm_free(&endings), "MPI_Comm_free");
   } catch (const TransportError&) {
     broken = true;
     throw;
   }
+  if (end.error) std::rethrow_exception(end.error);
 }
 
 }  // namespace zeropp::hierarchy
