@@ -122,8 +122,10 @@ def kill(program, mpi, folder, victim):
         finally:
             process.kill()
     assert code != 0, code
-    left = [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
-    assert not left, left
+    deadline = time.time() + 30
+    while left := [pid for pid in ranks if Path(f"/proc/{pid}").exists()]:
+        assert time.time() < deadline, left
+        time.sleep(0.05)
     status = json.loads((job / "status.json").read_text())
     if victim == 0:  # It died writing nothing.
         assert status["status"] == "running", status
