@@ -50,7 +50,7 @@ void expect_as_virtual(const Topology& t, const MpiOptions& options, const Body&
   Outcome mpi;
   run_mpi(t, options, [&](Transport& transport) { mpi = outcome_of(transport, body); });
   Outcome expected;
-  run_virtual(t, {.workers = 1}, [&](Transport& transport) {
+  run_virtual(t, launch_options({.workers = 1}), [&](Transport& transport) {
     Outcome mine = outcome_of(transport, body);
     if (transport.rank() == session->rank()) expected = std::move(mine);
   });
