@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "experiments/rank_result.h"
+#include "hierarchy/transport/mpi.h"
 #include "hierarchy/transport/virtual.h"
 
 namespace zeropp::experiments {
@@ -16,15 +18,6 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What a rank hands over when it has ended; ranks write their own element only.
-struct RankResult {
-  hierarchy::Ledger ledger;
-  RankMemory memory;
-  quant::ErrorSums error;
-  std::uint64_t underflow = 0, collectives = 0;
-  double math = 0, codec = 0;
-};
-
 struct JobContext {
   const VariantConfig& variant;
   const zero::EngineConfig engine;
@@ -32,6 +25,7 @@ struct JobContext {
   const zero::Dataset& data;
   const std::atomic<int>& stop;
   const OnStep& on_step;
+  const bool processes;  ///< One a rank: nothing is shared with rank 0.
 };
 
 class RankJob {
@@ -89,18 +83,18 @@ class RankJob {
     record.skipped_steps = engine_.skipped_steps();
     job_.on_step(record);
     outcome_.steps.push_back(std::move(record));
-    if (job_.stop.load() != 0) throw Interrupted();
+    if (job_.stop.load() != 0)
+      throw Interrupted(fmt::format("after step {}", outcome_.steps.back().step));
   }
 
   /// Ends the run: what follows could only be noise. All ranks have the same loss.
   void give_up(StepRecord record) {
-    if (root()) {
-      outcome_.failure = fmt::format("[train] expected a finite loss, found {} at step {}",
-                                     record.result.loss, record.step);
-      report(std::move(record));
-      throw std::runtime_error(outcome_.failure);
-    }
-    transport_.barrier();  // Until rank 0's error ends it.
+    if (!root() && !job_.processes) return transport_.barrier();  // Rank 0's error ends it.
+    outcome_.failure = fmt::format("[train] expected a finite loss, found {} at step {}",
+                                   record.result.loss, record.step);
+    const std::string failure = outcome_.failure;
+    if (root()) report(std::move(record));
+    throw std::runtime_error(failure);
   }
 
   std::uint64_t tokens_per_step() const {
@@ -152,6 +146,20 @@ class RankJob {
   std::optional<StepRecord> last_;
 };
 
+using RankBody = std::function<void(hierarchy::Transport&)>;
+
+/// Runs the body on all ranks; the result is the number of threads or processes.
+int run_ranks(const RunConfig& run, const std::atomic<int>& stop, const RankBody& body) {
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(run.timeout_s * 1000));
+  if (run.transport == "mpi") {
+    run_mpi(run.topology, {.timeout = timeout, .stop = &stop}, body);
+    return run.topology.ranks();
+  }
+  const hierarchy::VirtualOptions options{.workers = run.workers, .timeout = timeout};
+  run_virtual(run.topology, options, body);
+  return hierarchy::virtual_workers(run.topology, options);
+}
+
 }  // namespace
 
 JobOutcome run_job(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
@@ -160,21 +168,19 @@ JobOutcome run_job(const RunConfig& run, const VariantConfig& variant, std::uint
   zero::EngineConfig engine = variant.engine;
   engine.seed = seed;
   const auto model = zero::make_gpt(variant.model);
-  const JobContext job{variant, engine, *model, data, stop, on_step};
-  hierarchy::VirtualOptions options;
-  options.workers = run.workers;
-  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(run.timeout_s * 1000));
+  const bool processes = run.transport == "mpi";
+  const JobContext job{variant, engine, *model, data, stop, on_step, processes};
 
   JobOutcome outcome;
-  outcome.workers = hierarchy::virtual_workers(run.topology, options);
   std::vector<RankResult> ranks(static_cast<std::size_t>(run.topology.ranks()));
   try {
-    run_virtual(run.topology, options, [&](hierarchy::Transport& transport) {
+    outcome.workers = run_ranks(run, stop, [&](hierarchy::Transport& transport) {
       const auto rank = static_cast<std::size_t>(transport.rank());
       RankJob(job, transport, ranks[rank], outcome).run();
+      if (processes) gather_results(transport, ranks);
     });
-  } catch (const std::exception&) {
-    if (stop.load() != 0) throw Interrupted();
+  } catch (const std::exception& e) {
+    if (stop.load() != 0) throw Interrupted(e.what());
     if (!outcome.failure.empty()) throw std::runtime_error(outcome.failure);
     throw;
   }

@@ -53,16 +53,17 @@ struct JobOutcome {
   std::string failure;  ///< Why rank 0 gave up, empty unless it did; run_job throws it.
 };
 
-/// Thrown out of a job that was asked to stop.
+/// Thrown out of a job that was asked to stop; says what it was doing.
 struct Interrupted : std::runtime_error {
-  Interrupted() : std::runtime_error("interrupted") {}
+  explicit Interrupted(const std::string& where) : std::runtime_error(where) {}
 };
 
 /// Called on rank 0 after every step.
 using OnStep = std::function<void(const StepRecord&)>;
 
-/// Trains one variant with one seed on the virtual transport. Throws UsageError,
-/// TransportError, std::runtime_error (a non-finite loss), Interrupted once `stop` is true.
+/// Trains one variant with one seed on the run's transport. On mpi every process calls it, one
+/// a rank, and the outcome is whole on rank 0 alone. Throws UsageError, TransportError,
+/// std::runtime_error (a non-finite loss), Interrupted once `stop` is true.
 JobOutcome run_job(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
                    const zero::Dataset& data, const std::atomic<int>& stop,
                    const OnStep& on_step);

@@ -11,6 +11,7 @@
 #include "experiments/job.h"
 #include "experiments/job_result.h"
 #include "experiments/job_store.h"
+#include "experiments/processes.h"
 #include "experiments/progress.h"
 #include "experiments/summary.h"
 #include "quant/error.h"
@@ -67,13 +68,15 @@ std::string one_line(std::string text) {
 
 class Runner {
  public:
-  Runner(const RunConfig& run, const zero::Dataset& data, fs::path dir, std::ostream& err,
-         bool terminal)
+  Runner(const RunConfig& run, const zero::Dataset& data, const Processes& processes,
+         fs::path dir, std::ostream& err, bool terminal)
       : run_(run),
         data_(data),
+        processes_(processes),
         dir_(std::move(dir)),
         err_(err),
-        progress_(err, terminal, total_steps(run), run.variants.size() * run.seeds.size()) {}
+        progress_(processes.root() ? err : nowhere_, terminal && processes.root(),
+                  total_steps(run), run.variants.size() * run.seeds.size()) {}
 
   /// All jobs, seed by seed, so that the first seed's comparison is there early.
   std::vector<std::vector<JobEnd>> run_all() {
@@ -100,29 +103,41 @@ class Runner {
   JobEnd run_one(const VariantConfig& variant, std::uint64_t seed) {
     JobStore store(dir_, variant, seed);
     const std::string name = fmt::format("{} seed {}", variant.name, seed);
-    if (const auto result = store.finished(data_.sha256)) {
+    std::optional<Json> finished;
+    if (processes_.decide([&] {
+          finished = store.finished(data_.sha256);
+          return finished.has_value();
+        })) {
       progress_.skip_job(name, variant.steps);
-      return {.seed = seed, .status = "ok", .message = "", .result = to_text(*result)};
+      const std::string result = finished ? to_text(*finished) : "";
+      return {.seed = seed, .status = "ok", .message = "", .result = result};
     }
     progress_.begin_job(name, variant.steps);
-    store.begin();
+    if (processes_.root()) store.begin();
     try {
       const JobOutcome outcome =
           run_job(run_, variant, seed, data_, stop_signal, [&](const StepRecord& record) {
             store.append_metrics(metrics_line(record));
             progress_.step(record.step, record.result.loss);
           });
+      if (!processes_.root())
+        return {.seed = seed, .status = "ok", .message = "", .result = ""};
       const Json result = job_result(run_, variant, seed, data_, outcome);
       store.commit(result, traffic_lines(run_, outcome));
       progress_.end_job(fmt::format("val loss {:.4f}", outcome.val_loss));
       return {.seed = seed, .status = "ok", .message = "", .result = to_text(result)};
-    } catch (const Interrupted&) {
-      store.fail("killed", fmt::format("signal {}", stop_signal.load()));
+    } catch (const Interrupted& e) {
+      const auto text = fmt::format("signal {}: {}", stop_signal.load(), one_line(e.what()));
+      if (processes_.root()) store.fail("killed", text);
       progress_.end_job("killed");
       return {.seed = seed, .status = "killed", .message = "", .result = ""};
     } catch (const UsageError& e) {
       ++usage_failures_;
       return failed_job(store, name, seed, e.what());
+    } catch (const TransportError& e) {
+      JobEnd end = failed_job(store, name, seed, e.what());
+      if (processes_.several()) processes_.end_all(1);  // Messages may be in flight.
+      return end;
     } catch (const std::exception& e) {
       return failed_job(store, name, seed, e.what());
     }
@@ -132,16 +147,21 @@ class Runner {
                     const std::string& what) {
     ++failures_;
     const std::string message = one_line(what);
-    store.fail("error", message);
+    if (processes_.root()) store.fail("error", message);
     progress_.end_job("error");
-    err_ << "zeropp: " << name << ": " << message << std::endl;
+    // What other ranks alone know is in their transport's errors.
+    if (processes_.root() || message.starts_with("[mpi]")) {
+      err_ << fmt::format("zeropp: {}: {}\n", name, message) << std::flush;
+    }
     return {.seed = seed, .status = "error", .message = message, .result = ""};
   }
 
   const RunConfig& run_;
   const zero::Dataset& data_;
+  const Processes& processes_;
   fs::path dir_;
   std::ostream& err_;
+  std::ostream nowhere_{nullptr};
   Progress progress_;
   int failures_ = 0, usage_failures_ = 0;
 };
@@ -177,33 +197,66 @@ std::string default_out(const std::string& stem, const std::string& hash) {
   return fmt::format("results/runs/{}-{}", stem, hash.substr(0, 8));
 }
 
-int run_command(const RunOptions& options, std::ostream& out, std::ostream& err) {
-  const RunConfig run = load_run_config(options.config, options.overrides);
-  const auto data = zero::load_dataset(run.data, run.validation_fraction);
-  check_data(run, *data);
-  const fs::path dir = options.out.empty() ? default_out(run.stem, run.hash) : options.out;
-  check_writable(dir);
+namespace {
 
-  const StopOnSignal guard;
-  Runner runner(run, *data, dir, err, options.terminal);
+/// The run itself; every process is in here.
+int run_jobs(const RunOptions& options, const RunConfig& run, const zero::Dataset& data,
+             const Processes& processes, std::ostream& out, std::ostream& err) {
+  const fs::path dir = options.out.empty() ? default_out(run.stem, run.hash) : options.out;
+  Runner runner(run, data, processes, dir, err, options.terminal);
   const auto ends = runner.run_all();
   if (const int signal = stop_signal; signal != 0) {
-    err << fmt::format("zeropp: stopped by signal {}; the same command goes on from here\n",
-                       signal);
+    if (processes.root()) {
+      err << fmt::format("zeropp: stopped by signal {}; the same command goes on from here\n",
+                         signal)
+          << std::flush;
+    }
+    if (processes.several()) processes.end_all(128 + signal);
     return 128 + signal;
   }
-  const Json summary = make_summary(run, *data, ends);
-  write_atomic(dir / "summary.md", summary_markdown(summary, run.stem));
-  write_atomic(dir / "summary.json", to_text(summary) + "\n");
-  if (options.json) {
-    out << to_text(summary) << std::endl;
-  } else {
-    out << '\n'
-        << summary_table(summary) << '\n'
-        << (dir / "summary.json").string() << std::endl;
+  if (processes.root()) {
+    const Json summary = make_summary(run, data, ends);
+    write_atomic(dir / "summary.md", summary_markdown(summary, run.stem));
+    write_atomic(dir / "summary.json", to_text(summary) + "\n");
+    if (options.json) {
+      out << to_text(summary) << std::endl;
+    } else {
+      out << '\n'
+          << summary_table(summary) << '\n'
+          << (dir / "summary.json").string() << std::endl;
+    }
   }
   if (!runner.failed()) return 0;
   return runner.failed_by_usage_alone() ? 2 : 1;
+}
+
+}  // namespace
+
+int run_command(const RunOptions& options, std::ostream& out, std::ostream& err) {
+  Processes processes;
+  RunConfig run;
+  std::shared_ptr<const zero::Dataset> data;
+  const bool ready = processes.prepare(err, [&] {
+    run = load_run_config(options.config, options.overrides);
+    processes.check(run);
+    data = zero::load_dataset(run.data, run.validation_fraction);
+    check_data(run, *data);
+  });
+  if (!ready) return 2;
+  const auto writable = [&] {
+    check_writable(options.out.empty() ? default_out(run.stem, run.hash) : options.out);
+  };
+  if (!processes.prepare(err, writable, true)) return 2;
+
+  const StopOnSignal guard;
+  if (!processes.several()) return run_jobs(options, run, *data, processes, out, err);
+  try {
+    return run_jobs(options, run, *data, processes, out, err);
+  } catch (const std::exception& e) {  // One process' alone: the others wait for it.
+    err << fmt::format("zeropp: rank {}: {}\n", processes.rank(), one_line(e.what()))
+        << std::flush;
+    processes.end_all(dynamic_cast<const UsageError*>(&e) != nullptr ? 2 : 1);
+  }
 }
 
 }  // namespace zeropp::experiments

@@ -16,7 +16,8 @@ constexpr KeySpec kKeys[] = {
      "instead of the two above: [{\"name\", \"size\"}, ...], innermost first"},
     {"zeropp.cluster.preset", kHonoured, kString, "",
      "named cluster whose links time_model_s uses"},
-    {"zeropp.transport", kHonoured, kString, "\"virtual\"", "ranks in this process", "virtual"},
+    {"zeropp.transport", kHonoured, kString, "\"virtual\"",
+     "virtual: ranks in this process; mpi: processes under mpirun", "virtual|mpi"},
 
     {"zeropp.model", kHonoured, kObject},
     {"zeropp.model.layers", kHonoured, kInt, "2", "transformer blocks", "", 1},

@@ -72,6 +72,10 @@ struct TrafficEntry {
 /// What one rank sent and received. Filled by Transport::exchange alone.
 class Ledger {
  public:
+  Ledger() = default;
+  /// A ledger that was taken apart; entries sorted by key.
+  Ledger(std::vector<TrafficEntry> entries, std::uint64_t collectives)
+      : entries_(std::move(entries)), collectives_(collectives) {}
   void sent(const TrafficKey& key, const quant::WireBytes& bytes);
   void received(const TrafficKey& key, std::uint64_t bytes);
   /// One collective began (a call of a public collective, not a hop).

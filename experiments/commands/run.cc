@@ -10,7 +10,8 @@ namespace zeropp::experiments {
 namespace {
 
 constexpr const char* kHelp = R"(
-Trains every variant of CONFIG with every seed on virtual ranks in this process, counts every byte
+Trains every variant of CONFIG with every seed on virtual ranks in this process
+(or, with transport=mpi, one process a rank), counts every byte
 and writes DIR/summary.json, DIR/summary.md and DIR/<variant>/seed-<s>/{config.json, status.json,
 metrics.jsonl, traffic.jsonl}. Run it again and finished jobs are kept, an interrupted one is redone.
 
@@ -33,6 +34,7 @@ Keys of "zeropp" (the prefix may be left out):
   algorithm          ring, all_to_all, hierarchical     reduce_at           boundary, micro_step, two_hop
   stage1_all_reduce  stage 1 the 3 Psi way              workers, timeout_s  threads; seconds of silence
   eval.every, eval.windows   validation                 measure.gradient_error, measure.replicas
+  transport          virtual, or mpi: one process a rank, mpirun -np 8 zeropp run my.json transport=mpi
 Unknown keys are errors. Exit code: 0, 2 for a mistake in what you asked, 1 for the rest.
 )";
 
@@ -46,9 +48,13 @@ void add_run(CLI::App& app, Action& action) {
   command->add_option("OVERRIDES", options->overrides, "key=value or --key=value, see below");
   command->add_option("--out", options->out, "output folder (results/runs/<config>-<hash>)")
       ->type_name("DIR");
+  auto transport = std::make_shared<std::string>();
+  command->add_option("--transport", *transport, "virtual or mpi, as the key transport")
+      ->type_name("NAME");
   command->add_flag("--json", options->json, "print summary.json instead of the table");
   command->allow_extras();
-  command->callback([options, command, &action] {
+  command->callback([options, transport, command, &action] {
+    if (!transport->empty()) options->overrides.push_back("transport=" + *transport);
     action = [options, extras = command->remaining()] {
       for (const std::string& extra : extras) options->overrides.push_back(extra);
       options->terminal = ::isatty(STDERR_FILENO) == 1;

@@ -5,14 +5,10 @@
 #include <cstring>
 #include <exception>
 
+#include "hierarchy/transport/describe.h"
 #include "quant/error.h"
 
 namespace zeropp::hierarchy::virtual_ranks {
-
-std::string describe(const CallInfo& call) {
-  return fmt::format("{} ({}, hop {}, phase {}, role {})", name(call.collective),
-                     name(call.algorithm), call.hop, name(call.phase), quant::name(call.role));
-}
 
 PendingExchange::PendingExchange(Endpoint& endpoint, const CallInfo& call,
                                  std::uint64_t sequence, std::span<const SendOp> sends,

@@ -65,7 +65,4 @@ class PendingExchange final : public Pending::Impl {
   bool abandoned_ = false;
 };
 
-/// "all_gather (hierarchical, hop 0, phase forward, role weight)".
-std::string describe(const CallInfo& call);
-
 }  // namespace zeropp::hierarchy::virtual_ranks

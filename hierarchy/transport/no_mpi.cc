@@ -1,0 +1,34 @@
+// In place of mpi*.cc where the build found no MPI.
+#include <cstdlib>
+
+#include "hierarchy/transport/mpi.h"
+#include "quant/error.h"
+
+namespace zeropp::hierarchy {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw UsageError("mpi", "a build with MPI (libopenmpi-dev, ZEROPP_MPI=ON)", "one without it");
+}
+
+}  // namespace
+
+bool mpi_available() { return false; }
+
+MpiSession::MpiSession() {
+  (void)owner_;
+  refuse();
+}
+MpiSession::~MpiSession() = default;
+int MpiSession::rank() const { return 0; }
+int MpiSession::size() const { return 1; }
+std::uint64_t MpiSession::from_root(std::uint64_t value, std::chrono::milliseconds) const {
+  return value;
+}
+void MpiSession::abort(int code) const { std::exit(code); }
+
+void run_mpi(const Topology&, const MpiOptions&, const std::function<void(Transport&)>&) {
+  refuse();
+}
+
+}  // namespace zeropp::hierarchy

@@ -1,0 +1,167 @@
+"""`zeropp run` under mpirun against virtual ranks: mpi_run.py MODE PROGRAM MPIRUN [RANKS].
+
+equal   losses, state, traffic and memory of every variant are those of virtual ranks
+kill    one of six processes dies by SIGKILL: all end soon, and not with 0
+refuse  what cannot run is refused by one line of rank 0, with exit code 2
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SMALL = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 2,
+    "bf16": {"enabled": True},
+    "zeropp": {
+        "model": {"layers": 1, "width": 16, "heads": 2, "context": 16},
+        "steps": 3,
+        "eval": {"windows": 4, "every": 2},
+    },
+}
+
+
+def variants(nodes):
+    three = {"zero_optimization": {"stage": 3}}
+    coded = {"codecs": {"weights": "int8:block=64", "gradients": "int4:block=64"}}
+    hpz = {"secondary": "node"} if nodes > 1 else {}
+    found = [
+        {"name": f"stage{stage}", "baseline": stage == 0, "zero_optimization": {"stage": stage}}
+        for stage in range(4)
+    ]
+    found.append({"name": "hierarchical", **three, "zeropp": {"algorithm": "hierarchical"}})
+    found.append({"name": "zeropp", **three,
+                  "zeropp": {**coded, **hpz, "measure": {"gradient_error": True}}})
+    found.append({"name": "replicas", **three, "zeropp": {**coded, "measure": {"replicas": True}}})
+    return found
+
+
+def config(folder, ranks, **keys):
+    nodes = 2 if ranks % 2 == 0 and ranks > 2 else 1
+    made = json.loads(json.dumps(SMALL))
+    made["zeropp"]["cluster"] = {"nodes": nodes, "ranks_per_node": ranks // nodes}
+    made["zeropp"]["variants"] = variants(nodes)
+    made["zeropp"].update(keys)
+    path = Path(folder) / "config.json"
+    path.write_text(json.dumps(made))
+    return str(path)
+
+
+def mpirun(mpi, ranks, *command):
+    return [mpi, "--oversubscribe", "-np", str(ranks), *command]
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return done.returncode, done.stdout, done.stderr
+
+
+def load(folder, name):
+    seed = Path(folder) / name / "seed-1"
+    result = json.loads((seed / "result.json").read_text())
+    for own in ("hash", "time_per_step_s", "time_model_s"):
+        del result[own]
+    status = json.loads((seed / "status.json").read_text())["status"]
+    return status, result, (seed / "traffic.jsonl").read_text()
+
+
+def equal(program, mpi, folder, ranks):
+    path = config(folder, ranks)
+    outs = {"virtual": [program], "mpi": mpirun(mpi, ranks, program)}
+    for transport, command in outs.items():
+        out = f"{folder}/{transport}"
+        code, printed, errors = run([*command, "run", path, "--transport", transport, "--out", out])
+        assert code == 0, (transport, code, errors)
+        assert printed.count("summary.json") == 1, printed  # Rank 0 alone prints.
+    for variant in variants(2):
+        name = variant["name"]
+        a, b = (load(f"{folder}/{transport}", name) for transport in outs)
+        assert a[0] == b[0] == "ok", (a[0], b[0])
+        for key, value in a[1].items():
+            assert b[1][key] == value, (name, key, value, b[1][key])
+        assert a[2] == b[2] and a[2].count('"rank"') >= ranks, f"{name}: traffic.jsonl differs"
+    # Finished jobs are kept: all ranks must know.
+    again = [*outs["mpi"], "run", path, "--transport=mpi", f"--out={folder}/mpi"]
+    code, _, errors = run(again)
+    assert code == 0, (code, errors)
+
+
+def children(pid):
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+def started(job):
+    """Waits until training steps are written."""
+    deadline = time.time() + 120
+    while time.time() < deadline:
+        part = job / "metrics.jsonl.part"
+        if part.exists() and part.read_text().count("\n") >= 2:
+            return
+        time.sleep(0.02)
+    raise AssertionError("no step in time")
+
+
+def kill(program, mpi, folder, victim):
+    path = config(folder, 6, steps=1000000, timeout_s=20)
+    command = mpirun(mpi, 6, program, "run", path, "transport=mpi", "--out", f"{folder}/out")
+    with open(f"{folder}/err", "w+", encoding="utf-8") as err:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
+        try:
+            job = Path(folder) / "out" / "stage0" / "seed-1"
+            started(job)
+            ranks = sorted(children(process.pid), key=rank_of)
+            assert len(ranks) == 6, ranks
+            os.kill(ranks[victim], signal.SIGKILL)
+            code = process.wait(timeout=60)
+        finally:
+            process.kill()
+    assert code != 0, code
+    deadline = time.time() + 30
+    while left := [pid for pid in ranks if Path(f"/proc/{pid}").exists()]:
+        assert time.time() < deadline, left
+        time.sleep(0.05)
+    status = json.loads((job / "status.json").read_text())
+    if victim == 0:  # It died writing nothing.
+        assert status["status"] == "running", status
+        return
+    assert status["status"] in ("killed", "error"), status
+    assert "sequence" in status["message"] or "after step" in status["message"], status
+
+
+def rank_of(pid):
+    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    name = b"OMPI_COMM_WORLD_RANK="
+    return next(int(v[len(name):]) for v in environment if v.startswith(name))
+
+
+def refuse(program, mpi, folder, _):
+    path = config(folder, 2)
+    out = ["--out", f"{folder}/out"]
+    for extra, words in (
+        (["transport=mpi", "cluster.nodes=3"], "[zeropp.cluster] expected as many ranks as"),
+        ([], "[zeropp.transport] expected mpi for 2 processes"),
+        (["transport=mpi", "bogus=1"], "found 'bogus'"),
+        (["transport=mpi", "zero_optimization.reduce_bucket_size=x"], "reduce_bucket_size"),
+    ):
+        code, printed, errors = run(mpirun(mpi, 2, program, "run", path, *out, *extra))
+        lines = [line for line in errors.split("\n") if line.startswith("zeropp:")]
+        assert code == 2 and printed == "", (extra, code, printed)
+        assert len(lines) == 1 and words in lines[0], (extra, errors)
+        assert not Path(f"{folder}/out").exists()
+    code, _, errors = run(mpirun(mpi, 2, program, "run", path, "transport=mpi", "--out", "/proc/x"))
+    assert code == 2 and errors.count("zeropp: [output]") == 1, (code, errors)
+
+
+if __name__ == "__main__":
+    mode, the_program, the_mpirun = sys.argv[1:4]
+    number = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    with tempfile.TemporaryDirectory() as temporary:
+        {"equal": equal, "kill": kill, "refuse": refuse}[mode](
+            the_program, the_mpirun, temporary, number)
+    print(f"{mode}: good")
