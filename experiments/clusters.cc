@@ -68,7 +68,10 @@ std::optional<ClusterLinks> cluster_links(const hierarchy::Topology& topology,
     Link link;
     if (named != nullptr) {
       link = i == 0 ? named->node : named->net;
-      if (i > 1) link.bandwidth_gbs *= topology.group_size(i - 1) / topology.group_size(0);
+      if (i > 1) {
+        const int nodes = topology.group_size(i - 1) / topology.group_size(0);
+        link.bandwidth_gbs *= nodes;
+      }
     }
     if (level.bandwidth_gbs > 0) link.bandwidth_gbs = level.bandwidth_gbs;
     if (level.latency_us > 0) link.latency_us = level.latency_us;

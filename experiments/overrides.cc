@@ -13,7 +13,7 @@ namespace {
 std::string full_path(const std::string& typed) {
   for (const char* prefix :
        {"", "zeropp.", "zeropp.cluster.", "zero_optimization.", "zeropp.model."}) {
-    const std::string path = prefix + typed;
+    std::string path = prefix + typed;
     if (find_key(path) != nullptr) return path;
   }
   throw_unknown_key(typed);

@@ -6,7 +6,6 @@ namespace zeropp::experiments {
 namespace {
 
 using hierarchy::CallOptions;
-using hierarchy::Cost;
 using hierarchy::CostTensor;
 using Tensors = std::vector<std::uint32_t>;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace zeropp::experiments {
 
@@ -65,7 +66,7 @@ std::string human_bytes(double bytes) {
 std::string human_seconds(double s) {
   if (s < 1) return fmt::format("{:.0f} ms", s * 1000);
   if (s < 60) return fmt::format("{:.1f} s", s);
-  const auto whole = static_cast<std::int64_t>(s + 0.5);
+  const auto whole = std::llround(s);
   if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
   return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
 }

@@ -22,8 +22,8 @@ using hierarchy::Phase;
 
 class Engine::Impl {
  public:
-  Impl(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory, EngineConfig config,
-       const Dataset* data)
+  Impl(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory,
+       const EngineConfig& config, const Dataset* data)
       : context_{.comm = comm, .model = model, .memory = memory, .config = checked(config)},
         data_(data),
         routes_((validate(context_), context_)),
@@ -289,8 +289,8 @@ StateBytes Engine::Impl::formula() const {
 }
 
 Engine::Engine(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory,
-               EngineConfig config, const Dataset* data)
-    : impl_(std::make_unique<Impl>(comm, model, memory, std::move(config), data)) {}
+               const EngineConfig& config, const Dataset* data)
+    : impl_(std::make_unique<Impl>(comm, model, memory, config, data)) {}
 Engine::~Engine() = default;
 
 StepResult Engine::train_step() { return impl_->train_step(); }

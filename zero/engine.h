@@ -89,7 +89,7 @@ class Engine {
  public:
   /// Initial weights are keyed by (seed, tensor, element): no broadcast, equal on all ranks.
   /// UsageError: a codec where nothing would use it, ring with gradient codecs, ...
-  Engine(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory, EngineConfig config,
+  Engine(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory, const EngineConfig& config,
          const Dataset* data);
   ~Engine();
 

@@ -227,7 +227,7 @@ class HopReduce {
   /// What the sum of a hop is divided by: its fan-out, in the first one times f / N.
   float divisor(int hop) const {
     const auto at = static_cast<std::size_t>(hop);
-    const double fan_out = call_.plan.chain[at + 1] / call_.plan.chain[at];
+    const int fan_out = call_.plan.chain[at + 1] / call_.plan.chain[at];
     const double f = hop == 0 ? call_.reduce.predivide : 0;
     return static_cast<float>(f == 0 ? fan_out : fan_out * f / call_.ranks());
   }
