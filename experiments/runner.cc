@@ -6,6 +6,7 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 
 #include "experiments/job.h"
@@ -13,6 +14,7 @@
 #include "experiments/job_store.h"
 #include "experiments/processes.h"
 #include "experiments/progress.h"
+#include "experiments/run_lock.h"
 #include "experiments/summary.h"
 #include "quant/error.h"
 
@@ -243,8 +245,11 @@ int run_command(const RunOptions& options, std::ostream& out, std::ostream& err)
     check_data(run, *data);
   });
   if (!ready) return 2;
+  std::optional<RunLock> lock;  // Of rank 0.
   const auto writable = [&] {
-    check_writable(options.out.empty() ? default_out(run.stem, run.hash) : options.out);
+    const fs::path dir = options.out.empty() ? default_out(run.stem, run.hash) : options.out;
+    check_writable(dir);
+    lock.emplace(dir);
   };
   if (!processes.prepare(err, writable, true)) return 2;
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "experiments/json_io.h"
+#include "experiments/run_lock.h"
 #include "quant/error.h"
 #include "tests/experiments/temp_dir.h"
 #include "zero/data.h"
@@ -224,6 +225,21 @@ TEST_F(Run, MistakesLeaveNoFolder) {
   EXPECT_THROW(run({"data=/nowhere/text"}), UsageError);
   EXPECT_THROW(run({"cluster.preset=abacus"}), UsageError);
   EXPECT_FALSE(fs::exists(dir_.path() / "out"));
+}
+
+TEST_F(Run, OneAtATimeInAFolder) {
+  fs::create_directories(dir_.path() / "out");
+  {
+    const RunLock other(dir_.path() / "out");
+    try {
+      run({"seeds=1"});
+      FAIL() << "ran beside another run";
+    } catch (const UsageError& e) {
+      EXPECT_THAT(e.what(), HasSubstr("no other run is writing, found " + dir_.file("out")));
+    }
+    EXPECT_FALSE(fs::exists(job("exact", 1)));
+  }
+  EXPECT_EQ(run({"seeds=1"}), 0) << err_.str();
 }
 
 TEST(RunFolder, IsNamedAfterConfigAndHash) {
