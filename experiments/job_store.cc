@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -17,6 +16,11 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string now() { return fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))); }
+
+[[noreturn]] void cannot_write(const fs::path& path, int error) {
+  throw UsageError("output", "a file that can be written",
+                   path.string() + ": " + std::generic_category().message(error));
+}
 
 }  // namespace
 
@@ -43,53 +47,77 @@ std::optional<Json> JobStore::finished(const std::string& dataset_sha256) const 
   return std::nullopt;
 }
 
+template <class Write>
+void JobStore::remembering(const Write& write) {
+  try {
+    write();
+  } catch (const std::exception& e) {
+    if (write_error_.empty()) write_error_ = e.what();
+    throw;
+  }
+}
+
 void JobStore::begin() {
-  make_directory(dir_);
-  std::error_code ec;
-  for (const char* name :
-       {"result.json", "metrics.jsonl", "traffic.jsonl", "metrics.jsonl.part"}) {
-    fs::remove(dir_ / name, ec);
-  }
-  started_ = now();
-  write_status("running", "");
-  write_atomic(dir_ / "config.json", job_config(variant_, seed_));
-  const fs::path part = dir_ / "metrics.jsonl.part";
-  metrics_.reset(std::fopen(part.c_str(), "wb"));
-  if (!metrics_) {
-    throw UsageError("output", "a file that can be written",
-                     part.string() + ": " + std::strerror(errno));
-  }
+  remembering([&] {
+    make_directory(dir_);
+    std::error_code ec;
+    for (const char* name :
+         {"result.json", "metrics.jsonl", "traffic.jsonl", "metrics.jsonl.part"}) {
+      fs::remove(dir_ / name, ec);
+    }
+    started_ = now();
+    write_status("running", "");
+    write_atomic(dir_ / "config.json", job_config(variant_, seed_));
+    const fs::path part = dir_ / "metrics.jsonl.part";
+    metrics_.reset(std::fopen(part.c_str(), "wb"));
+    if (!metrics_) cannot_write(part, errno);
+  });
 }
 
 void JobStore::append_metrics(std::string_view line) {
-  if (std::fwrite(line.data(), 1, line.size(), metrics_.get()) != line.size() ||
-      std::fflush(metrics_.get()) != 0) {
-    throw UsageError("output", "room for " + (dir_ / "metrics.jsonl").string(),
-                     std::strerror(errno));
-  }
+  remembering([&] {
+    if (std::fwrite(line.data(), 1, line.size(), metrics_.get()) != line.size() ||
+        std::fflush(metrics_.get()) != 0) {
+      cannot_write(dir_ / "metrics.jsonl", errno);
+    }
+  });
 }
 
 void JobStore::close_metrics(bool keep) {
-  metrics_.reset();
+  const bool closed = metrics_ && std::fclose(metrics_.release()) == 0;
+  const int error = errno;
+  const fs::path part = dir_ / "metrics.jsonl.part", name = dir_ / "metrics.jsonl";
   std::error_code ec;
-  const fs::path part = dir_ / "metrics.jsonl.part";
-  if (keep) {
-    fs::rename(part, dir_ / "metrics.jsonl", ec);
-  } else {
+  if (!keep) {
     fs::remove(part, ec);
+    return;
   }
+  if (!closed) cannot_write(name, error);
+  fs::rename(part, name, ec);
+  if (ec) cannot_write(name, ec.value());
 }
 
 void JobStore::commit(const Json& result, std::string_view traffic) {
-  close_metrics(true);
-  write_atomic(dir_ / "traffic.jsonl", traffic);
-  write_atomic(dir_ / "result.json", to_text(result) + "\n");
-  write_status("ok", "");
+  remembering([&] {
+    close_metrics(true);
+    write_atomic(dir_ / "traffic.jsonl", traffic);
+    write_atomic(dir_ / "result.json", to_text(result) + "\n");
+    write_status("ok", "");
+  });
 }
 
-void JobStore::fail(const std::string& status, const std::string& message) {
-  close_metrics(status == "error");
-  write_status(status, message);
+void JobStore::fail(const std::string& status, const std::string& message) noexcept {
+  std::error_code ec;
+  try {
+    close_metrics(status == "error" && write_error_.empty());
+  } catch (const std::exception&) {
+    fs::remove(dir_ / "metrics.jsonl.part", ec);
+  }
+  try {
+    write_status(status, message);
+  } catch (const std::exception&) {
+    fs::remove(dir_ / "status.json", ec);  // "running" would be wrong.
+  }
 }
 
 void JobStore::write_status(const std::string& status, const std::string& message) const {

@@ -22,13 +22,18 @@ class JobStore {
   /// The stored result if the job is finished, with this variant's hash and this text.
   std::optional<Json> finished(const std::string& dataset_sha256) const;
 
-  /// Removes what an earlier run left, writes config.json and status "running".
+  /// Removes what an earlier run left, writes config.json and status "running". This and the
+  /// next two throw UsageError where they cannot write, and remember it.
   void begin();
   void append_metrics(std::string_view line);
   /// All outputs are there under their names when status becomes "ok".
   void commit(const Json& result, std::string_view traffic);
-  /// status "error" (metrics so far are kept) or "killed" (they are not).
-  void fail(const std::string& status, const std::string& message);
+  /// status "error" (metrics so far are kept, unless writing failed) or "killed" (they are
+  /// not). Does not throw: what ended the job is what counts.
+  void fail(const std::string& status, const std::string& message) noexcept;
+
+  /// The first error of writing, empty if there was none.
+  const std::string& write_error() const { return write_error_; }
 
   const std::filesystem::path& dir() const { return dir_; }
 
@@ -36,6 +41,8 @@ class JobStore {
   struct CloseFile {
     void operator()(std::FILE* f) const { std::fclose(f); }
   };
+  template <class Write>
+  void remembering(const Write& write);
   void write_status(const std::string& status, const std::string& message) const;
   void close_metrics(bool keep);
 
@@ -43,6 +50,7 @@ class JobStore {
   const VariantConfig& variant_;
   std::uint64_t seed_;
   std::string started_;
+  std::string write_error_;
   std::unique_ptr<std::FILE, CloseFile> metrics_;
 };
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
+#include <stdexcept>
 
 #include "experiments/job.h"
 #include "experiments/job_result.h"
@@ -115,8 +116,10 @@ class Runner {
       return {.seed = seed, .status = "ok", .message = "", .result = result};
     }
     progress_.begin_job(name, variant.steps);
-    if (processes_.root()) store.begin();
+    bool begun = false;
     try {
+      if (processes_.root()) store.begin();
+      begun = true;
       const JobOutcome outcome =
           run_job(run_, variant, seed, data_, stop_signal, [&](const StepRecord& record) {
             store.append_metrics(metrics_line(record));
@@ -133,22 +136,23 @@ class Runner {
       if (processes_.root()) store.fail("killed", text);
       progress_.end_job("killed");
       return {.seed = seed, .status = "killed", .message = "", .result = ""};
-    } catch (const UsageError& e) {
-      ++usage_failures_;
-      return failed_job(store, name, seed, e.what());
-    } catch (const TransportError& e) {
-      JobEnd end = failed_job(store, name, seed, e.what());
-      if (processes_.several()) processes_.end_all(1);  // Messages may be in flight.
-      return end;
     } catch (const std::exception& e) {
-      return failed_job(store, name, seed, e.what());
+      const bool usage = dynamic_cast<const UsageError*>(&e) != nullptr;
+      JobEnd end = failed_job(store, name, seed, e.what(), usage);
+      // Others wait for this one, or messages may be in flight.
+      const bool apart = !begun || dynamic_cast<const TransportError*>(&e) != nullptr;
+      if (processes_.several() && apart) processes_.end_all(1);
+      return end;
     }
   }
 
+  /// A file that could not be written counts before what came of it, and is no usage error.
   JobEnd failed_job(JobStore& store, const std::string& name, std::uint64_t seed,
-                    const std::string& what) {
+                    const std::string& what, bool usage) {
     ++failures_;
-    const std::string message = one_line(what);
+    const bool writing = !store.write_error().empty();
+    if (usage && !writing) ++usage_failures_;
+    const std::string message = one_line(writing ? store.write_error() : what);
     if (processes_.root()) store.fail("error", message);
     progress_.end_job("error");
     // What other ranks alone know is in their transport's errors.
@@ -218,8 +222,12 @@ int run_jobs(const RunOptions& options, const RunConfig& run, const zero::Datase
   }
   if (processes.root()) {
     const Json summary = make_summary(run, data, ends);
-    write_atomic(dir / "summary.md", summary_markdown(summary, run.stem));
-    write_atomic(dir / "summary.json", to_text(summary) + "\n");
+    try {
+      write_atomic(dir / "summary.md", summary_markdown(summary, run.stem));
+      write_atomic(dir / "summary.json", to_text(summary) + "\n");
+    } catch (const UsageError& e) {  // The folder could be written when the run began.
+      throw std::runtime_error(e.what());
+    }
     if (options.json) {
       out << to_text(summary) << std::endl;
     } else {

@@ -119,6 +119,26 @@ TEST_F(Cli, FailedJobExitsWithOne) {
   EXPECT_EQ(read_json(dir_.path() / "out" / "summary.json")["variants"][0]["status"], "error");
 }
 
+TEST_F(Cli, FullDiskFailsTheJobThatMeetsIt) {
+  dir_.write("toy.json", kConfig);
+  dir_.corpus();
+  const std::string variants =
+      R"('variants=[{"name":"short","baseline":true},{"name":"long","zeropp":{"steps":900}}]')";
+  // A limit on the size of files stands for the disk: no file of the short job meets it.
+  EXPECT_EQ(shell("trap '' XFSZ; ulimit -f 128; '" + std::string(ZEROPP_PROGRAM) +
+                  "' run toy.json data=corpus.txt --out out " + variants),
+            1);
+  EXPECT_THAT(err_, HasSubstr("zeropp: long seed 1: [output] expected a file that can be "
+                              "written, found out/long/seed-1/metrics.jsonl: File too large"));
+  const fs::path job = dir_.path() / "out" / "long" / "seed-1";
+  EXPECT_EQ(read_json(job / "status.json")["status"], "error");
+  EXPECT_FALSE(fs::exists(job / "metrics.jsonl"));
+  EXPECT_FALSE(fs::exists(job / "metrics.jsonl.part"));
+  const Json summary = read_json(dir_.path() / "out" / "summary.json");
+  EXPECT_EQ(summary["variants"][0]["status"], "ok");
+  EXPECT_EQ(summary["variants"][1]["status"], "error");
+}
+
 TEST_F(Cli, SignalMarksTheJobKilledAndItResumes) {
   dir_.write("toy.json", kConfig);
   dir_.corpus();

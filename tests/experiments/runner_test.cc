@@ -242,6 +242,30 @@ TEST_F(Run, OneAtATimeInAFolder) {
   EXPECT_EQ(run({"seeds=1"}), 0) << err_.str();
 }
 
+TEST_F(Run, MetricsThatCannotTakeTheirNameFailTheJob) {
+  fs::create_directories(job("exact", 1) / "metrics.jsonl" / "in the way");
+  EXPECT_EQ(run({"seeds=1"}), 1);
+  EXPECT_THAT(err_.str(), HasSubstr((job("exact", 1) / "metrics.jsonl").string()));
+  EXPECT_EQ(summary()["variants"][0]["status"], "error");
+  EXPECT_EQ(summary()["variants"][1]["status"], "ok");
+  EXPECT_FALSE(fs::exists(job("exact", 1) / "metrics.jsonl.part"));
+  EXPECT_EQ(read_json(job("exact", 1) / "status.json")["status"], "error");
+  EXPECT_FALSE(fs::exists(job("exact", 1) / "result.json"));
+}
+
+TEST_F(Run, AJobThatCannotBeginSaysWhy) {
+  fs::create_directories(job("exact", 1) / "metrics.jsonl.part" / "in the way");
+  fs::create_directories(job("all", 1) / "status.json" / "in the way");
+  EXPECT_EQ(run({"seeds=1"}), 1);
+  EXPECT_THAT(err_.str(),
+              testing::AllOf(HasSubstr("zeropp: exact seed 1: [output]"),
+                             HasSubstr((job("exact", 1) / "metrics.jsonl.part").string()),
+                             HasSubstr("zeropp: all seed 1: [output]"),
+                             HasSubstr((job("all", 1) / "status.json").string())));
+  EXPECT_EQ(read_json(job("exact", 1) / "status.json")["status"], "error");
+  EXPECT_EQ(summary()["variants"][1]["status"], "error");
+}
+
 TEST(RunFolder, IsNamedAfterConfigAndHash) {
   EXPECT_EQ(default_out("quickstart", "0123456789abcdef"), "results/runs/quickstart-01234567");
 }
