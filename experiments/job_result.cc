@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/clusters.h"
+#include "experiments/program_info.h"
 #include "experiments/time_model.h"
 #include "experiments/traffic_report.h"
 
@@ -146,7 +147,8 @@ Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_
   } else if (!variant.engine.grad_codecs.empty()) {
     error = {{"nmse", nullptr}, {"cosine", nullptr}};  // Coded, not measured.
   }
-  return {{"hash", variant.hash},
+  return {{"program", program_identity()},
+          {"hash", variant.hash},
           {"dataset_sha256", data.sha256},
           {"seed", seed},
           {"status", "ok"},

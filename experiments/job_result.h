@@ -8,7 +8,7 @@
 namespace zeropp::experiments {
 
 /// result.json of a finished job: all that the summary needs of it. Also says what it is the
-/// result of: variant hash, seed, text.
+/// result of: program, variant hash, seed, text.
 Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
                 const zero::Dataset& data, const JobOutcome& outcome);
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "experiments/program_info.h"
 #include "quant/error.h"
 
 namespace zeropp::experiments {
@@ -38,7 +39,8 @@ std::optional<Json> JobStore::finished(const std::string& dataset_sha256) const 
     const Json status = read_json(dir_ / "status.json");
     Json result = read_json(dir_ / "result.json");
     if (status.value("status", "") == "ok" && result.value("hash", "") == variant_.hash &&
-        result.value("dataset_sha256", "") == dataset_sha256) {
+        result.value("dataset_sha256", "") == dataset_sha256 &&
+        result.value("program", Json()) == program_identity()) {
       return result;
     }
   } catch (const std::exception&) {

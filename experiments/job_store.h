@@ -19,7 +19,8 @@ class JobStore {
  public:
   JobStore(const std::filesystem::path& root, const VariantConfig& variant, std::uint64_t seed);
 
-  /// The stored result if the job is finished, with this variant's hash and this text.
+  /// The stored result if the job is finished, by this program, with this variant's hash and
+  /// this text.
   std::optional<Json> finished(const std::string& dataset_sha256) const;
 
   /// Removes what an earlier run left, writes config.json and status "running". This and the

@@ -25,6 +25,8 @@ std::string cpu_model() {
 
 std::string program_version() { return ZEROPP_VERSION; }
 
+Json program_identity() { return {{"version", ZEROPP_VERSION}, {"git", ZEROPP_GIT}}; }
+
 Json program_info() {
   return {{"version", ZEROPP_VERSION},
           {"git", ZEROPP_GIT},

@@ -10,5 +10,7 @@ namespace zeropp::experiments {
 /// compiler, and CPU with the instruction set that oneDNN uses. Nothing of the environment.
 Json program_info();
 std::string program_version();
+/// Of these the version and the git commit: programs that differ here may compute otherwise.
+Json program_identity();
 
 }  // namespace zeropp::experiments

@@ -203,6 +203,26 @@ TEST_F(Run, FinishedJobsAreKeptAndOthersRedone) {
   EXPECT_NE(summary()["variants"][0]["seeds"][0]["final_train_loss"], 777.0);
 }
 
+TEST_F(Run, AnotherProgramsJobsAreRedone) {
+  ASSERT_EQ(run({"seeds=1"}), 0) << err_.str();
+  const Json before = summary();
+  const auto store = [&](const std::string& variant, const auto& change) {
+    Json result = read_json(job(variant, 1) / "result.json");
+    result["final_train_loss"] = 777.0;
+    change(result);
+    write_atomic(job(variant, 1) / "result.json", to_text(result));
+  };
+  store("exact", [](Json& result) { result["program"]["git"] = "0123456"; });
+  store("all", [](Json& result) { result.erase("program"); });
+  ASSERT_EQ(run({"seeds=1"}), 0) << err_.str();
+  EXPECT_THAT(err_.str(), testing::Not(HasSubstr("already done")));
+  EXPECT_EQ(summary()["variants"][0]["seeds"], before["variants"][0]["seeds"]);
+  EXPECT_EQ(summary()["variants"][1]["seeds"], before["variants"][1]["seeds"]);
+  store("exact", [](Json& result) { result["program"]["version"] = "0.0.0"; });
+  ASSERT_EQ(run({"seeds=1"}), 0) << err_.str();
+  EXPECT_EQ(summary()["variants"][0]["seeds"], before["variants"][0]["seeds"]);
+}
+
 TEST_F(Run, NonFiniteLossIsAnErrorOfItsJobAlone) {
   const std::string variants =
       R"(variants=[{"name": "good", "baseline": true},
