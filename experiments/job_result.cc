@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "experiments/clusters.h"
 #include "experiments/program_info.h"
 #include "experiments/time_model.h"
 #include "experiments/traffic_report.h"
+#include "quant/error.h"
 
 namespace zeropp::experiments {
 namespace {
+
+constexpr int kSchema = 1;  // Of result.json.
 
 std::string losses_sha256(const JobOutcome& outcome) {
   zero::Sha256 sha;
@@ -147,7 +151,8 @@ Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_
   } else if (!variant.engine.grad_codecs.empty()) {
     error = {{"nmse", nullptr}, {"cosine", nullptr}};  // Coded, not measured.
   }
-  return {{"program", program_identity()},
+  return {{"schema", kSchema},
+          {"program", program_identity()},
           {"hash", variant.hash},
           {"dataset_sha256", data.sha256},
           {"seed", seed},
@@ -170,6 +175,47 @@ Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_
           {"time_model_s", time_model_json(run, variant, outcome)},
           {"routes", routes_json(outcome)},
           {"fallbacks", fallbacks_json(run, variant, outcome)}};
+}
+
+void check_job_result(const Json& result, const hierarchy::Topology& topology) {
+  if (result.at("schema") != kSchema) {
+    throw UsageError("result.json", fmt::format("schema {}", kSchema),
+                     result.at("schema").dump());
+  }
+  const auto numbers = [](const Json& object, std::initializer_list<const char*> keys) {
+    for (const char* key : keys) to_double(object.at(key));
+  };
+  const auto number_or_null = [](const Json& value) {
+    if (!value.is_null()) to_double(value);
+  };
+  numbers(result, {"seed", "steps", "final_train_loss", "final_val_loss",
+                   "final_val_loss_deployed", "skipped_steps", "underflow"});
+  for (const char* key : {"state_sha256", "losses_sha256"}) {
+    (void)result.at(key).get<std::string>();
+  }
+  for (int i = 0; i < topology.levels(); ++i) {
+    numbers(result.at("traffic_per_step").at(topology.level(i).name),
+            {"bytes_sum", "messages", "bytes_out_max_node", "predicted_bytes_sum"});
+  }
+  number_or_null(result.at("sent_per_rank").at("psi"));
+  if (const Json& volume = result.at("volume"); !volume.is_null()) {
+    numbers(volume, {"coded", "exact_tensors", "scales", "padding", "scalars", "total"});
+    number_or_null(volume.at("coded_over_own_share"));
+  }
+  const Json& memory = result.at("memory_per_rank");
+  numbers(memory, {"model_state_bytes", "formula_bytes", "peak_bytes"});
+  for (const auto& [kind, bytes] : memory.at("peak_by_kind").items()) to_double(bytes);
+  number_or_null(result.at("collectives_per_step"));
+  for (const char* key : {"nmse", "cosine"}) {
+    number_or_null(result.at("gradient_error").at(key));
+  }
+  numbers(result.at("time_per_step_s"), {"total", "math", "communication", "codec"});
+  for (const char* key : {"total", "exposed_communication"}) {
+    number_or_null(result.at("time_model_s").at(key));
+  }
+  for (const char* key : {"routes", "fallbacks"}) {
+    (void)result.at(key).get_ref<const Json::array_t&>();
+  }
 }
 
 std::string metrics_line(const StepRecord& record) {

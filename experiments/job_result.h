@@ -12,6 +12,9 @@ namespace zeropp::experiments {
 Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
                 const zero::Dataset& data, const JobOutcome& outcome);
 
+/// Throws unless `result` has everything of job_result that a summary reads.
+void check_job_result(const Json& result, const hierarchy::Topology& topology);
+
 /// metrics.jsonl, one line (with its newline).
 std::string metrics_line(const StepRecord& record);
 /// traffic.jsonl: one line for each rank, link class, collective, algorithm, phase, role, hop.

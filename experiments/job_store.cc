@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "experiments/job_result.h"
 #include "experiments/program_info.h"
 #include "quant/error.h"
 
@@ -30,21 +31,25 @@ JobStore::JobStore(const fs::path& root, const VariantConfig& variant, std::uint
       variant_(variant),
       seed_(seed) {}
 
-std::optional<Json> JobStore::finished(const std::string& dataset_sha256) const {
-  std::error_code ec;
-  if (!fs::exists(dir_ / "status.json", ec) || !fs::exists(dir_ / "result.json", ec)) {
-    return std::nullopt;
-  }
+std::optional<Json> JobStore::finished(const std::string& dataset_sha256,
+                                       const hierarchy::Topology& topology) const {
   try {
+    // Throws where there is none. Every step has a line; one rank alone sends nothing.
+    const auto metrics = fs::file_size(dir_ / "metrics.jsonl");
+    const auto traffic = fs::file_size(dir_ / "traffic.jsonl");
     const Json status = read_json(dir_ / "status.json");
     Json result = read_json(dir_ / "result.json");
     if (status.value("status", "") == "ok" && result.value("hash", "") == variant_.hash &&
         result.value("dataset_sha256", "") == dataset_sha256 &&
-        result.value("program", Json()) == program_identity()) {
+        result.value("program", Json()) == program_identity() &&
+        result.value("seed", Json()) == seed_ &&
+        result.value("steps", Json()) == variant_.steps &&
+        (metrics > 0 || variant_.steps == 0) && (traffic > 0 || topology.ranks() == 1)) {
+      check_job_result(result, topology);
       return result;
     }
   } catch (const std::exception&) {
-    // Not ours, or of another version: the job is done again.
+    // Not there, not ours, or of another version: the job is done again.
   }
   return std::nullopt;
 }

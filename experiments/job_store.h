@@ -20,8 +20,9 @@ class JobStore {
   JobStore(const std::filesystem::path& root, const VariantConfig& variant, std::uint64_t seed);
 
   /// The stored result if the job is finished, by this program, with this variant's hash and
-  /// this text.
-  std::optional<Json> finished(const std::string& dataset_sha256) const;
+  /// this text, and all its files are there.
+  std::optional<Json> finished(const std::string& dataset_sha256,
+                               const hierarchy::Topology& topology) const;
 
   /// Removes what an earlier run left, writes config.json and status "running". This and the
   /// next two throw UsageError where they cannot write, and remember it.

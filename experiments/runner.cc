@@ -108,7 +108,7 @@ class Runner {
     const std::string name = fmt::format("{} seed {}", variant.name, seed);
     std::optional<Json> finished;
     if (processes_.decide([&] {
-          finished = store.finished(data_.sha256);
+          finished = store.finished(data_.sha256, run_.topology);
           return finished.has_value();
         })) {
       progress_.skip_job(name, variant.steps);
@@ -118,7 +118,11 @@ class Runner {
     progress_.begin_job(name, variant.steps);
     bool begun = false;
     try {
-      if (processes_.root()) store.begin();
+      if (processes_.root()) {
+        // They would be an earlier run's until this one ends.
+        for (const char* summary : {"summary.json", "summary.md"}) fs::remove(dir_ / summary);
+        store.begin();
+      }
       begun = true;
       const JobOutcome outcome =
           run_job(run_, variant, seed, data_, stop_signal, [&](const StepRecord& record) {

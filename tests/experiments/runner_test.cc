@@ -223,6 +223,53 @@ TEST_F(Run, AnotherProgramsJobsAreRedone) {
   EXPECT_EQ(summary()["variants"][0]["seeds"], before["variants"][0]["seeds"]);
 }
 
+TEST_F(Run, JobsWithDamagedFilesAreRedone) {
+  ASSERT_EQ(run({"seeds=1"}), 0) << err_.str();
+  const Json before = summary()["variants"][1]["seeds"];
+  const fs::path path = job("all", 1);
+  const Json good = read_json(path / "result.json");
+  const auto redone = [&](const std::string& what) {
+    ASSERT_EQ(run({"seeds=1"}), 0) << what << err_.str();
+    EXPECT_THAT(err_.str(), HasSubstr("exact seed 1: already done")) << what;
+    EXPECT_THAT(err_.str(), testing::Not(HasSubstr("all seed 1: already done"))) << what;
+    EXPECT_EQ(summary()["variants"][1]["seeds"], before) << what;
+  };
+  for (const char* key : {"/schema", "/steps", "/seed", "/final_train_loss", "/state_sha256",
+                          "/traffic_per_step/net", "/memory_per_rank", "/sent_per_rank/psi",
+                          "/time_per_step_s/codec", "/time_model_s", "/routes"}) {
+    const Json::json_pointer at(key);
+    Json result = good;
+    result.at(at.parent_pointer()).erase(at.back());
+    write_atomic(path / "result.json", to_text(result));
+    redone(key);
+    result = good;
+    result[at] = Json::array({"unlike"});
+    if (at.back() == "routes") result[at] = 1;
+    write_atomic(path / "result.json", to_text(result));
+    redone(std::string(key) + " of another type");
+  }
+  write_atomic(path / "result.json", "[]");
+  redone("result.json");
+  for (const char* file : {"metrics.jsonl", "traffic.jsonl"}) {
+    fs::remove(path / file);
+    redone(file);
+    write_atomic(path / file, "");
+    redone(std::string("empty ") + file);
+  }
+}
+
+TEST_F(Run, AnOldSummaryGoesWhenAJobIsRedone) {
+  ASSERT_EQ(run({"seeds=1"}), 0) << err_.str();
+  const fs::path out = dir_.path() / "out";
+  fs::remove_all(job("all", 1));
+  // The job cannot begin before the summary is gone; in its place stays what cannot be removed.
+  fs::remove(out / "summary.json");
+  fs::create_directories(out / "summary.json" / "in the way");
+  EXPECT_THROW(run({"seeds=1"}), std::runtime_error);
+  EXPECT_FALSE(fs::exists(job("all", 1) / "config.json"));
+  EXPECT_THAT(err_.str(), HasSubstr("all seed 1: "));
+}
+
 TEST_F(Run, NonFiniteLossIsAnErrorOfItsJobAlone) {
   const std::string variants =
       R"(variants=[{"name": "good", "baseline": true},
