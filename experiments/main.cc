@@ -2,6 +2,7 @@
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <iostream>
 
 #include "experiments/commands/commands.h"
@@ -20,6 +21,15 @@ int fail(const char* what, int code) {
   for (char& c : text) c = c == '\n' ? ' ' : c;
   std::cerr << "zeropp: " << text << std::endl;
   return code;
+}
+
+/// Output that did not arrive is a failure of its own.
+int flushed(int code) {
+  std::cout.flush();
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (written) return code;
+  const int told = fail("[output] expected room for standard output, found an error", 1);
+  return code != 0 ? code : told;
 }
 
 int run(int argc, char** argv) {
@@ -54,7 +64,7 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   try {
-    return run(argc, argv);
+    return flushed(run(argc, argv));
   } catch (const zeropp::UsageError& e) {
     return fail(e.what(), 2);
   } catch (const std::exception& e) {

@@ -139,9 +139,25 @@ TEST_F(Cli, FullDiskFailsTheJobThatMeetsIt) {
   EXPECT_EQ(summary["variants"][1]["status"], "error");
 }
 
+TEST_F(Cli, OutputThatDoesNotArriveIsAFailure) {
+  dir_.write("toy.json", kConfig);
+  dir_.corpus();
+  for (const char* args : {"--help", "--version", "plan --params 7B --ranks 8",
+                           "run toy.json data=corpus.txt --json --out out"}) {
+    EXPECT_EQ(run(std::string(args) + " >/dev/full"), 1) << args;
+    EXPECT_THAT(err_, testing::EndsWith("zeropp: [output] expected room for standard output, "
+                                        "found an error\n"))
+        << args;
+    EXPECT_EQ(run(std::string(args) + " >/dev/null"), 0) << args << err_;
+  }
+}
+
 TEST_F(Cli, SignalMarksTheJobKilledAndItResumes) {
   dir_.write("toy.json", kConfig);
   dir_.corpus();
+  fs::create_directories(dir_.path() / "out");
+  dir_.write("out/summary.json", "{}");  // Of an earlier run.
+  dir_.write("out/summary.md", "");
   // Far too many steps; the signal comes as soon as the job says that it runs.
   const std::string status = "out/main/seed-1/status.json";
   EXPECT_EQ(shell("'" + std::string(ZEROPP_PROGRAM) +
@@ -156,6 +172,7 @@ TEST_F(Cli, SignalMarksTheJobKilledAndItResumes) {
   EXPECT_FALSE(fs::exists(job / "metrics.jsonl"));
   EXPECT_FALSE(fs::exists(job / "metrics.jsonl.part"));
   EXPECT_FALSE(fs::exists(dir_.path() / "out" / "summary.json"));
+  EXPECT_FALSE(fs::exists(dir_.path() / "out" / "summary.md"));
   EXPECT_EQ(run("run toy.json data=corpus.txt --out out"), 0) << err_;
   EXPECT_EQ(read_json(job / "status.json")["status"], "ok");
 }
