@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cctype>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -328,6 +330,24 @@ void resolve_engine(const ConfigView& c, VariantConfig& v) {
 }
 
 }  // namespace
+
+void check_name(const std::string& name, const std::string& where) {
+  const bool good =
+      !name.empty() && name.size() <= 80 && name[0] != '.' && name[0] != '-' &&
+      std::all_of(name.begin(), name.end(), [](unsigned char c) {
+        return std::isalnum(c) != 0 || std::string_view("+-_.=,").find(c) != std::string::npos;
+      });
+  if (!good) {
+    std::string shown = name;  // On one line.
+    std::replace_if(
+        shown.begin(), shown.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+    refuse(where + ".name to be letters, digits and + - _ . = , (first not - or .)",
+           "'" + shown + "'");
+  }
+  if (name == "summary.json" || name == "summary.md") {
+    refuse(where + ".name not to be a file of the run", "'" + name + "'");
+  }
+}
 
 VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& topology) {
   const ConfigView c(config);

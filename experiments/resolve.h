@@ -20,6 +20,10 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
 std::string resolved_json(const Json& config, const VariantConfig& variant,
                           const hierarchy::Topology& topology);
 
+/// Refuses a name (of a variant, whose folder has it, or of a level) that is not letters,
+/// digits and + - _ . = , or that a run's own file has.
+void check_name(const std::string& name, const std::string& where);
+
 /// The same error with more words in its area.
 [[noreturn]] void rethrow_in(const std::string& where, const std::string& what);
 

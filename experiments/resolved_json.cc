@@ -109,6 +109,7 @@ hierarchy::Topology resolve_topology(const ConfigView& c) {
       throw UsageError("config", where + " to be {\"name\": string, \"size\": integer}",
                        to_text(item, -1));
     }
+    check_name(item["name"].get<std::string>(), where);
     hierarchy::Level level{.name = item["name"].get<std::string>()};
     level.fan_out = static_cast<int>(std::clamp<std::int64_t>(item["size"], -1, 1 << 20));
     for (const auto& [key, value] : item.items()) {

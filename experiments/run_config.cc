@@ -23,20 +23,6 @@ struct Patch {
   Json config = Json::object();
 };
 
-/// Names become folders.
-void check_name(const std::string& name, const std::string& where) {
-  const bool good =
-      !name.empty() && name.size() <= 80 && name[0] != '.' && name[0] != '-' &&
-      std::all_of(name.begin(), name.end(), [](unsigned char c) {
-        return std::isalnum(c) != 0 || std::string_view("+-_.=,").find(c) != std::string::npos;
-      });
-  if (!good) {
-    throw UsageError("config",
-                     where + ".name to be letters, digits and + - _ . = , (it names a folder)",
-                     "'" + name + "'");
-  }
-}
-
 Patch read_patch(const Json& item, std::size_t index) {
   const std::string where = fmt::format("zeropp.variants[{}]", index);
   if (!item.is_object()) throw UsageError("config", where + " to be an object", item.dump());
