@@ -22,7 +22,7 @@ class MpiSession {
   MpiSession();  ///< UsageError without MPI.
   /// MPI_Finalize waits for all processes. Once a run_mpi has thrown TransportError it is left
   /// out: end with abort() then.
-  ~MpiSession();
+  ~MpiSession();  // NOLINT(performance-trivially-destructible): only without MPI.
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
