@@ -89,8 +89,8 @@ class Engine {
  public:
   /// Initial weights are keyed by (seed, tensor, element): no broadcast, equal on all ranks.
   /// UsageError: a codec where nothing would use it, ring with gradient codecs, ...
-  Engine(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory, const EngineConfig& config,
-         const Dataset* data);
+  Engine(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory,
+         const EngineConfig& config, const Dataset* data);
   ~Engine();
 
   StepResult train_step();

@@ -73,7 +73,8 @@ PendingExchange::~PendingExchange() {
   }
   if (released_) return;
   // MPI may still write here: kept for the short rest of the process.
-  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): out of memory here may end the process.
+  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): out of memory here may end the
+  // process.
   static auto* const kept = new std::vector<std::unique_ptr<State>>;
   try {
     kept->push_back(std::move(state_));

@@ -60,7 +60,8 @@ std::vector<float> hop_chunk(const ReduceProblem& p, int owner, int chunk) {
     quant::CodecPtr codec;
     if (!p.codecs.empty()) codec = p.codecs[static_cast<std::size_t>(level)];
     if (!codec) codec = quant::make_codec(quant::name(p.reduce.wire));
-    double divisor = m_next / m;
+    const int fan_out = m_next / m;
+    double divisor = fan_out;
     if (hop == 0 && p.reduce.predivide != 0) {
       divisor *= p.reduce.predivide / (static_cast<double>(p.fine()) / p.options.coarse);
     }

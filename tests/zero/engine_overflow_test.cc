@@ -13,7 +13,6 @@
 namespace zeropp::test {
 namespace {
 
-using hierarchy::Topology;
 using quant::Dtype;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
