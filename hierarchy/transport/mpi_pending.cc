@@ -72,11 +72,8 @@ PendingExchange::~PendingExchange() {
   } catch (...) {  // The rank's next call throws it again.
   }
   if (released_) return;
-  // MPI may still write here: kept for the short rest of the process.
-  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): out of memory here may end the
-  // process.
-  static auto* const kept = new std::vector<std::unique_ptr<State>>;
-  try {
+  try {  // MPI may still write here: kept for the short rest of the process.
+    static auto* const kept = new std::vector<std::unique_ptr<State>>;
     kept->push_back(std::move(state_));
   } catch (...) {
     static_cast<void>(state_.release());
