@@ -23,4 +23,4 @@ cmake --build --preset "$preset" -j "$(nproc)" --target $(printf 'tests_%s ' $la
 # TSan's shadow memory and a kernel with many random address bits do not get along.
 plain=$(setarch -R true 2>/dev/null && echo setarch -R || true)
 $plain ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)" \
-  -L "^($(echo "$layers" | tr ' ' '|'))\$" -LE '^slow$'
+  -L "^($(echo "$layers" | tr ' ' '|'))\$" -LE '^(slow|mpi)$'  # OpenMPI is not instrumented and leaks by design.
