@@ -93,11 +93,13 @@ std::vector<Cell> full_cells() {
     if (cell.precision != 0 || cell.bucket != 0 || cell.prefetch != 0 || cell.workers != 0)
       return;
     Cell c = cell;
-    for (const int i : {3, 6, 7, 8}) factor(c, i) = turn++ % factor_values(i);
+    int rest = turn++;  // Its digits, so that each factor goes through all its values.
+    for (const int i : {8, 7, 6, 3}) {
+      factor(c, i) = rest % factor_values(i);
+      rest /= factor_values(i);
+    }
+    if (!valid(c)) c.workers = 0;  // One rank has no two workers.
     if (valid(c)) cells.push_back(c);
-    c.workers = 0;
-    if (!valid(c)) return;
-    cells.push_back(c);
   });
   return cells;
 }
