@@ -89,9 +89,7 @@ void WeightStore::gather_params() {
     std::vector<Tensor> shards;
     std::vector<hierarchy::GatherTensor> tensors;
     for (const std::uint32_t t : bucket) {
-      shards.emplace_back(&context_.memory, MemoryKind::kComm, context_.model.dtype(),
-                          state_.master(t).n);
-      quant::convert(state_.master(t), shards.back().view());
+      shards.push_back(rounded_master(t));
       tensors.push_back({.tensor = t,
                          .numel = context_.tensor(t).numel,
                          .shard = shards.back().view(),
@@ -100,6 +98,12 @@ void WeightStore::gather_params() {
     }
     all_gather(context_.comm, context_.weight_call(policy.params, policy.optimizer), tensors);
   }
+}
+
+Tensor WeightStore::rounded_master(std::uint32_t t) const {
+  Tensor shard(&context_.memory, MemoryKind::kComm, context_.model.dtype(), state_.master(t).n);
+  quant::convert(state_.master(t), shard.view());
+  return shard;
 }
 
 void WeightStore::diverge_on_purpose(std::span<Tensor> copies) const {
@@ -149,10 +153,7 @@ bool WeightStore::waits_for_secondary(const Fetch& fetch) const {
 
 quant::ConstView WeightStore::exact_shard(std::uint32_t t, Slot& slot) const {
   if (context_.config.policy.params > 1) return params_[t].view();  // Rounded masters already.
-  slot.shards.emplace_back(&context_.memory, MemoryKind::kComm, context_.model.dtype(),
-                           state_.master(t).n);
-  quant::convert(state_.master(t), slot.shards.back().view());
-  return slot.shards.back().view();
+  return slot.shards.emplace_back(rounded_master(t)).view();
 }
 
 void WeightStore::start(std::size_t index) {

@@ -67,6 +67,8 @@ class WeightStore : public WeightSource {
   void prefetch();
   bool waits_for_secondary(const Fetch& fetch) const;
   bool secondary_is_current(std::uint32_t tensor, const Fetch& fetch) const;
+  /// This rank's master in the parameter dtype, as something to send.
+  quant::Tensor rounded_master(std::uint32_t tensor) const;
   quant::ConstView exact_shard(std::uint32_t tensor, Slot& slot) const;
   void gather_params();
   void check_gathered(const Fetch& fetch);
