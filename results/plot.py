@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Draws the picture of a run from its summary.json: bytes between nodes, loss against exact.
+"""Draws pictures of results.
 
 usage: results/plot.py results/quickstart/summary.json results/quickstart/picture.svg
+           a run: bytes between nodes, loss against exact
+       results/plot.py codecs FILE.json PICTURE.svg|png
+           what `zeropp codecs --measure --json` printed: error against bits
 Needs matplotlib (Debian: python3-matplotlib); the program itself does not.
 """
 import json
@@ -56,7 +59,47 @@ def main(source, target):
     figure.savefig(target, metadata={"Date": None})
 
 
+def number(value):
+    """Non-finite floats travel as the strings "nan", "inf", "-inf"."""
+    return float(value)
+
+
+def codec_name(row):
+    """int4 of "hadamard(32)|int4:block=64"."""
+    return row["spec"].split("|")[-1].split(":")[0]
+
+
+def codecs(source, target):
+    with open(source, encoding="utf-8") as f:
+        rows = json.load(f)
+    names = sorted({codec_name(row) for row in rows})
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["data"], row["dtype"]), []).append(row)
+    figure, axes = plt.subplots(len(groups), 1, squeeze=False,
+                                figsize=(9, 5 * len(groups)))
+    for (data, dtype), plot in zip(groups, axes[:, 0]):
+        for row in groups[data, dtype]:
+            bits, error = number(row["bits_per_element"]), number(row["nmse"])
+            if not error > 0:  # Exact ones have no place on a logarithmic axis.
+                continue
+            colour = f"C{names.index(codec_name(row)) % 10}"
+            plot.plot(bits, error, "o", color=colour, markersize=4)
+            plot.annotate(row["spec"], (bits, error), fontsize=6, xytext=(3, 2),
+                          textcoords="offset points")
+        plot.set_yscale("log")
+        plot.set_title(f"{data}, {dtype}, {groups[data, dtype][0]['n']} numbers", fontsize=10)
+        plot.set_xlabel("bits sent per number, scales and padding counted")
+        plot.set_ylabel("NMSE")
+        plot.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(target, metadata={"Date": None} if target.endswith(".svg") else None)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) == 4 and sys.argv[1] == "codecs":
+        codecs(*sys.argv[2:])
+    elif len(sys.argv) == 3:
+        main(*sys.argv[1:])
+    else:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
