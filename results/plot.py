@@ -18,6 +18,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 PARTS = [("payload", "coded payload", "#4477aa"), ("exact", "exact", "#bbbbbb"),
          ("scale", "scales", "#ee6677"), ("padding", "padding", "#222222")]
+MARKERS = "os^D"  # Ten colours each.
 
 
 def main(source, target):
@@ -79,14 +80,18 @@ def codecs(source, target):
     figure, axes = plt.subplots(len(groups), 1, squeeze=False,
                                 figsize=(9, 5 * len(groups)))
     for (data, dtype), plot in zip(groups, axes[:, 0]):
-        for row in groups[data, dtype]:
-            bits, error = number(row["bits_per_element"]), number(row["nmse"])
-            if not error > 0:  # Exact ones have no place on a logarithmic axis.
-                continue
-            colour = f"C{names.index(codec_name(row)) % 10}"
-            plot.plot(bits, error, "o", color=colour, markersize=4)
-            plot.annotate(row["spec"], (bits, error), fontsize=6, xytext=(3, 2),
-                          textcoords="offset points")
+        for i, name in enumerate(names):
+            points = [(number(r["bits_per_element"]), number(r["nmse"]), r["spec"])
+                      for r in groups[data, dtype] if codec_name(r) == name]
+            points = [p for p in points if p[1] > 0]  # Exact ones have no place on the axis.
+            plot.plot([p[0] for p in points], [p[1] for p in points], MARKERS[i // 10 % 4],
+                      color=f"C{i % 10}", markersize=5, label=name if points else None)
+            for bits, error, spec in points if len(rows) <= 20 else []:
+                plot.annotate(spec, (bits, error), fontsize=7, xytext=(4, 3),
+                              textcoords="offset points")
+        plot.set_xscale("log", base=2)
+        plot.xaxis.set_major_formatter("{x:g}")
+        plot.legend(frameon=False, fontsize=8, ncols=2)
         plot.set_yscale("log")
         plot.set_title(f"{data}, {dtype}, {groups[data, dtype][0]['n']} numbers", fontsize=10)
         plot.set_xlabel("bits sent per number, scales and padding counted")

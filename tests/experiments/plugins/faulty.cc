@@ -54,7 +54,10 @@ ZEROPP_PLUGIN { register_codec(entry("int8")); }
 ZEROPP_PLUGIN { static_cast<void>(entry); }
 #elif defined(FAULT_SYMBOL)
 extern "C" void zeropp_no_such_function();
-ZEROPP_PLUGIN { zeropp_no_such_function(); }
+ZEROPP_PLUGIN {
+  zeropp_no_such_function();
+  register_codec(entry("faulty"));
+}
 #else
 ZEROPP_PLUGIN { register_codec(entry("faulty")); }
 #endif
