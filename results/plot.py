@@ -76,24 +76,26 @@ def codecs(source, target):
     names = sorted({codec_name(row) for row in rows})
     groups = {}
     for row in rows:
-        groups.setdefault((row["data"], row["dtype"]), []).append(row)
-    figure, axes = plt.subplots(len(groups), 1, squeeze=False,
-                                figsize=(9, 5 * len(groups)))
-    for (data, dtype), plot in zip(groups, axes[:, 0]):
+        point = (number(row["bits_per_element"]), number(row["nmse"]), row)
+        group = groups.setdefault((row["data"], row["dtype"]), [])
+        if point[1] > 0:  # Exact ones have no place on a logarithmic axis.
+            group.append(point)
+    figure, axes = plt.subplots(len(groups), 1, squeeze=False, figsize=(9, 5 * len(groups)))
+    for ((data, dtype), points), plot in zip(groups.items(), axes[:, 0]):
         for i, name in enumerate(names):
-            points = [(number(r["bits_per_element"]), number(r["nmse"]), r["spec"])
-                      for r in groups[data, dtype] if codec_name(r) == name]
-            points = [p for p in points if p[1] > 0]  # Exact ones have no place on the axis.
-            plot.plot([p[0] for p in points], [p[1] for p in points], MARKERS[i // 10 % 4],
-                      color=f"C{i % 10}", markersize=5, label=name if points else None)
-            for bits, error, spec in points if len(rows) <= 20 else []:
-                plot.annotate(spec, (bits, error), fontsize=7, xytext=(4, 3),
+            mine = [p for p in points if codec_name(p[2]) == name]
+            if mine:
+                plot.plot([p[0] for p in mine], [p[1] for p in mine], MARKERS[i // 10 % 4],
+                          color=f"C{i % 10}", markersize=5, label=name)
+            for bits, error, row in mine if len(rows) <= 20 else []:
+                plot.annotate(row["spec"], (bits, error), fontsize=7, xytext=(4, 3),
                               textcoords="offset points")
-        plot.set_xscale("log", base=2)
-        plot.xaxis.set_major_formatter("{x:g}")
-        plot.legend(frameon=False, fontsize=8, ncols=2)
-        plot.set_yscale("log")
-        plot.set_title(f"{data}, {dtype}, {groups[data, dtype][0]['n']} numbers", fontsize=10)
+        if points:
+            plot.set_xscale("log", base=2)
+            plot.set_yscale("log")
+            plot.xaxis.set_major_formatter("{x:g}")
+            plot.legend(frameon=False, fontsize=8, ncols=2)
+        plot.set_title(f"{data}, {dtype}", fontsize=10)
         plot.set_xlabel("bits sent per number, scales and padding counted")
         plot.set_ylabel("NMSE")
         plot.spines[["top", "right"]].set_visible(False)
