@@ -42,7 +42,7 @@ Plugin load(const std::string& file) {
   // codecs live until the process ends.
   void* library = ::dlopen(std::filesystem::absolute(file).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw UsageError("--plugin", "a shared library", last_error());
-  const int abi = function<int()>(library, "zeropp_plugin_abi", file)();
+  const long long abi = function<long long()>(library, "zeropp_plugin_abi", file)();
   if (abi != quant::kPluginAbi) {
     throw UsageError("--plugin " + file,
                      "plug-in ABI " + std::to_string(quant::kPluginAbi) +

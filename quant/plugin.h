@@ -15,18 +15,20 @@
 
 namespace zeropp::quant {
 
-/// Raised with every change of codec.h, registry.h, dtype.h or error.h that compiled plug-ins
-/// would not survive: fields, virtual functions, their order.
-inline constexpr int kPluginAbi = 1;
+/// Raised with every change that compiled plug-ins would not survive and that the sizes below
+/// do not show: virtual functions of Codec and their order, the meaning of a field.
+inline constexpr long long kPluginVersion = 1;
 
-// The sizes of version 1. Where one of these fails, raise kPluginAbi.
-static_assert(sizeof(CodecContext) == 64 && sizeof(CodecTraits) == 40 &&
-              sizeof(CodecParam) == 96 && sizeof(CodecEntry) == 176);
+/// What a plug-in and its program must agree on: the version, then three digits each for the
+/// sizes of CodecContext, CodecTraits and CodecEntry.
+inline constexpr long long kPluginAbi =
+    ((kPluginVersion * 1000 + sizeof(CodecContext)) * 1000 + sizeof(CodecTraits)) * 1000 +
+    sizeof(CodecEntry);
 
 }  // namespace zeropp::quant
 
 /// The two functions that the program looks up; the braces after it hold the second's body. It
 /// may throw UsageError, as register_codec does where a name is taken.
-#define ZEROPP_PLUGIN                                                      \
-  extern "C" int zeropp_plugin_abi() { return zeropp::quant::kPluginAbi; } \
+#define ZEROPP_PLUGIN                                                            \
+  extern "C" long long zeropp_plugin_abi() { return zeropp::quant::kPluginAbi; } \
   extern "C" void zeropp_register_codecs()

@@ -114,6 +114,7 @@ std::vector<CodecMeasurement> measure_all(const CodecsOptions& o, std::ostream& 
   std::vector<CodecMeasurement> list;
   const auto measure = [&](const CodecData& data) {
     for (const std::string& spec : specs) {
+      if (o.terminal) err << "\r\033[K" << spec << " on " << data.name << std::flush;
       const auto codec = quant::make_codec(spec);
       list.push_back({.spec = spec,
                       .dtype = data.dtype(),
@@ -131,6 +132,7 @@ std::vector<CodecMeasurement> measure_all(const CodecsOptions& o, std::ostream& 
   } else {
     for_each_tensor(o, err, measure);
   }
+  if (o.terminal) err << "\r\033[K" << std::flush;
   return list;
 }
 

@@ -22,6 +22,7 @@ struct CodecsOptions {
   int roundings = 16;                 ///< Of a codec that rounds by random numbers.
   int repetitions = 7;                ///< Of a timing.
   std::string csv, picture;           ///< Files to write.
+  bool terminal = false;              ///< `err` is one: it shows what is being measured.
 };
 
 /// Returns the exit code: 0, or 1 if --check found something. UsageError names the option.

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <iostream>
 #include <memory>
 
@@ -56,7 +58,10 @@ void add_codecs(CLI::App& app, Action& action) {
   command->add_option("--picture", o->picture, "draw error against bits: .svg or .png")
       ->type_name("FILE");
   command->add_flag("--json", o->json, "machine-readable result");
-  with_plugins(command, action, [o] { return codecs_command(*o, std::cout, std::cerr); });
+  with_plugins(command, action, [o] {
+    o->terminal = ::isatty(STDERR_FILENO) == 1;
+    return codecs_command(*o, std::cout, std::cerr);
+  });
 }
 
 }  // namespace zeropp::experiments

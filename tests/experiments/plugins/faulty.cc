@@ -46,7 +46,7 @@ CodecEntry entry(const char* name) {
 }  // namespace
 
 #if defined(FAULT_ABI)
-extern "C" int zeropp_plugin_abi() { return 999; }
+extern "C" long long zeropp_plugin_abi() { return 999; }
 extern "C" void zeropp_register_codecs() { register_codec(entry("faulty")); }
 #elif defined(FAULT_TAKEN)
 ZEROPP_PLUGIN { register_codec(entry("int8")); }
