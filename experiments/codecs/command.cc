@@ -167,13 +167,10 @@ int check_command(const CodecsOptions& o, std::ostream& out) {
 }  // namespace
 
 int codecs_command(const CodecsOptions& o, std::ostream& out, std::ostream& err) {
-  if (o.check && o.measure) throw UsageError("--check", "no --measure beside it", "both");
   if (o.check) return check_command(o, out);
   if (o.measure) return measure_command(o, out, err);
-  if (!o.codecs.empty() || !o.csv.empty() || !o.picture.empty() || !o.safetensors.empty() ||
-      !o.data.empty() || !o.dtypes.empty()) {
-    throw UsageError("zeropp codecs", "--measure or --check beside what it is to be done to",
-                     "neither");
+  if (!o.codecs.empty()) {
+    throw UsageError("--codec", "--measure or --check beside it", "neither");
   }
   out << (o.json ? to_text(catalog_json()) + "\n" : catalog_text());
   return 0;

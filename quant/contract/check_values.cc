@@ -1,5 +1,7 @@
 // Checks of what a wire means: errors, dtypes, sums, random numbers.
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -73,9 +75,8 @@ void error_within_promise(Subject& s) {
       const BlockRange block = range_of(std::span(x).subspan(first, end - first));
       for (std::size_t i = first; i < end; ++i) {
         expect(kept(traits, block, x[i], y[i]), [&] {
-          return "element " + std::to_string(i) + " of a block with absmax " +
-                 std::to_string(block.absmax) + " is " + std::to_string(x[i]) +
-                 " and decodes to " + std::to_string(y[i]);
+          return fmt::format("element {} of a block with absmax {} is {} and decodes to {}", i,
+                             block.absmax, x[i], y[i]);
         });
       }
     }

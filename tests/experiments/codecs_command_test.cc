@@ -148,7 +148,9 @@ TEST_F(CodecsCommand, Mistakes) {
       {"codecs --measure --ranks 8 --ranks-per-node 3", "divisor"},
       {"codecs --measure --ranks 0", "--ranks"},
       {"codecs --measure --picture x.jpg", ".svg or .png"},
-      {"codecs --measure --check", "both"},
+      {"codecs --measure --check", "--measure"},
+      {"codecs --n 5", "--n"},
+      {"codecs --check --csv x.csv", "--csv"},
       {"codecs --codec int4", "--measure or --check"},
       {"codecs --measure --codec int4 --n 10 --repetitions 1 --csv no/such/x.csv", "x.csv"},
   };
