@@ -80,7 +80,8 @@ struct CodecTraits {
 /// A map from a contiguous span of numbers to self-contained wire bytes and back. No
 /// communication inside; const and safe to use from any number of ranks at once.
 ///
-/// Promises, run over the whole registry by tests/quant/codec_contract_test.cc:
+/// Promises, checked by quant/contract: over the whole registry in the tests, over a plug-in by
+/// `zeropp codecs --check`:
 ///  - wire_bytes(n) depends on n alone; n = 0 and tails work.
 ///  - encode writes every byte it reports: no stale memory on the link.
 ///  - every instruction set and device gives the bytes of the scalar reference.

@@ -53,13 +53,11 @@ void add_run(CLI::App& app, Action& action) {
       ->type_name("NAME");
   command->add_flag("--json", options->json, "print summary.json instead of the table");
   command->allow_extras();
-  command->callback([options, transport, command, &action] {
+  with_plugins(command, action, [options, transport, command] {
     if (!transport->empty()) options->overrides.push_back("transport=" + *transport);
-    action = [options, extras = command->remaining()] {
-      for (const std::string& extra : extras) options->overrides.push_back(extra);
-      options->terminal = ::isatty(STDERR_FILENO) == 1;
-      return run_command(*options, std::cout, std::cerr);
-    };
+    for (const std::string& extra : command->remaining()) options->overrides.push_back(extra);
+    options->terminal = ::isatty(STDERR_FILENO) == 1;
+    return run_command(*options, std::cout, std::cerr);
   });
 }
 

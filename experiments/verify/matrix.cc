@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "experiments/codecs/catalog.h"
+#include "experiments/plugins.h"
 #include "quant/registry.h"
 
 namespace zeropp::experiments::verify {
@@ -41,7 +43,7 @@ std::vector<Scheme> make_schemes() {
   mics.mics_group = kNode;
   auto two_hop = at(3, "two_hop");
   two_hop.mics_group = kNode;
-  return {
+  std::vector<Scheme> all = {
       {micro, "0", at(0, "micro_step"), "", "", false},
       {micro, "1", at(1, "micro_step"), "", "", false},
       {micro, "1 all-reduce", all_reduce, "", "", false},
@@ -66,6 +68,13 @@ std::vector<Scheme> make_schemes() {
       {"stochastic int4", "2", at(2, ""), "", kInt4, false},
       {"stochastic int4", "0", at(0, "micro_step"), "", kInt4, false},
   };
+  for (const Plugin& plugin : plugins()) {
+    for (const std::string& spec : example_specs(plugin.codecs)) {
+      all.push_back({"plug-in " + spec, "3", at(3, ""), spec, spec, false});
+      all.push_back({"plug-in " + spec, "2", at(2, ""), spec, spec, false});
+    }
+  }
+  return all;
 }
 
 int node_size(const Cell& cell) {

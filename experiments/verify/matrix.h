@@ -19,6 +19,7 @@ struct Scheme {
   std::string gradients;
   bool hierarchical_only = false;
 };
+/// With two for every example of a plug-in's codecs.
 const std::vector<Scheme>& schemes();
 
 /// One cell of the matrix. Fields are indices into the tables below.
