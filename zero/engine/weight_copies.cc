@@ -43,6 +43,7 @@ void WeightStore::refresh() {
 }
 
 void WeightStore::round_params() {
+  const MathTimer timer(context_);  // Rounding the masters belongs to the update.
   for (std::uint32_t t = 0; t < params_.size(); ++t) {
     quant::convert(state_.master(t), params_[t].view());
   }
