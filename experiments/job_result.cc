@@ -118,6 +118,12 @@ Json fallbacks_json(const RunConfig& run, const VariantConfig& variant,
       none([](const zero::Route& r) { return r.gradients.at(0) != "exact"; })) {
     list.push_back("codecs.gradients: no tensor takes it, the exact rules cover all");
   }
+  if (outcome.unreferenced_gathers > 0) {
+    list.push_back(
+        fmt::format("codecs.weights: {} gathers of a tensor were exact, for want of "
+                    "a reference",
+                    outcome.unreferenced_gathers));
+  }
   const int node = run.topology.group_size(0);
   const auto straddles = [&](const char* what, int group) {
     if (group > 1 && group < run.topology.ranks() && node % group != 0 && group % node != 0) {

@@ -91,11 +91,21 @@ class Predictor {
     add([&](int rank) { return all_gather_cost(topology_, rank, options, costs); });
   }
 
-  /// A unit's weights: inside the group where a current secondary exists, else over the world.
+  bool differences() const {
+    return config_.weight_codec && config_.weight_codec->traits().difference;
+  }
+
+  /// A unit's weights: inside the group where a current secondary exists, else over the world;
+  /// with differences across the groups into the secondary, then inside.
   void gather_unit(const Tensors& tensors) {
     Tensors world, group;
     for (const std::uint32_t t : tensors) (current_[t] ? group : world).push_back(t);
-    gather(world, 1, policy_.params, /*coded=*/true);
+    if (differences()) {
+      gather(world, policy_.secondary, policy_.params, /*coded=*/true);
+      gather(world, 1, policy_.secondary, /*coded=*/false);
+    } else {
+      gather(world, 1, policy_.params, /*coded=*/true);
+    }
     gather(group, 1, policy_.secondary, /*coded=*/false);
     if (policy_.secondary > 0) {
       for (const std::uint32_t t : world) current_[t] = true;
@@ -196,6 +206,11 @@ StepPrediction& StepPrediction::operator+=(const StepPrediction& o) {
   }
   collectives += o.collectives;
   return *this;
+}
+
+bool starts_with_secondary(const zero::EngineConfig& config) {
+  return config.policy.secondary > 0 && config.weight_codec &&
+         config.weight_codec->traits().difference;
 }
 
 StepPrediction predict_step(const hierarchy::Topology& topology, const zero::Model& model,

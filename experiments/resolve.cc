@@ -259,12 +259,14 @@ void resolve_codecs(const ConfigView& c, const hierarchy::Topology& t, VariantCo
   }
 }
 
-void check_together(const VariantConfig& v, int ranks) {
+void check_together(const VariantConfig& v, const hierarchy::Topology& topology) {
+  const int ranks = topology.ranks();
   const zero::StagePolicy& policy = v.engine.policy;
   if (v.engine.weight_codec && !policy.gathers_units() && !policy.gathers_at_step()) {
     refuse("a stage that gathers weights (1, 2, 3) on several ranks for a codec of weights",
            fmt::format("{} at stage {}", v.weight_codec, policy.stage));
   }
+  zero::check_differences(v.engine, topology);
   if (!v.engine.grad_codecs.empty() && ranks == 1) {
     refuse("zeropp.codecs.gradients only on several ranks", "1 rank");
   }
@@ -318,10 +320,12 @@ void resolve_engine(const ConfigView& c, VariantConfig& v) {
     }
     e.predivide = c.get_double("gradient_predivide_factor");
   }
-  e.algorithm = c.has("zeropp.algorithm")
-                    ? hierarchy::parse_algorithm(c.get_string("zeropp.algorithm"))
-                : e.grad_codecs.empty() ? hierarchy::Algorithm::kRing
-                                        : hierarchy::Algorithm::kHierarchical;
+  const bool renews_secondary =
+      e.policy.gathers_units() && e.weight_codec && e.weight_codec->traits().difference;
+  e.algorithm =
+      c.has("zeropp.algorithm") ? hierarchy::parse_algorithm(c.get_string("zeropp.algorithm"))
+      : e.grad_codecs.empty() && !renews_secondary ? hierarchy::Algorithm::kRing
+                                                   : hierarchy::Algorithm::kHierarchical;
   e.max_consecutive_skips = small_int(c, "zeropp.max_consecutive_skips");
   e.measure_gradient_error = c.get_bool("zeropp.measure.gradient_error");
   e.check_replicas = c.get_bool("zeropp.measure.replicas");
@@ -370,7 +374,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   resolve_policy(c, topology, v);
   resolve_codecs(c, topology, v);
   resolve_engine(c, v);
-  check_together(v, topology.ranks());
+  check_together(v, topology);
   v.resolved = resolved_json(config, v, topology);
   return v;
 }

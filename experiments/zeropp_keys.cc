@@ -41,7 +41,7 @@ constexpr KeySpec kKeys[] = {
 
     {"zeropp.codecs", kHonoured, kObject},
     {"zeropp.codecs.weights", kHonoured, kString | kList, "",
-     "spec such as int8:block=2048, or none"},
+     "spec such as int8:block=2048 or delta|int4:block=2048, or none"},
     {"zeropp.codecs.gradients", kHonoured, kString | kList, "",
      "spec, or a list of one a level, innermost first, or none"},
     {"zeropp.exact", kHonoured, kObject},
@@ -62,7 +62,7 @@ constexpr KeySpec kKeys[] = {
      "HSDP: none, or the level (or size) of the group that shares the states"},
     {"zeropp.stage1_all_reduce", kHonoured, kBool, "false", "stage 1 the 3 Psi way"},
     {"zeropp.algorithm", kHonoured, kString, "",
-     "default: ring, hierarchical where gradients have a codec",
+     "default: ring; hierarchical where gradients have a codec, or with delta at stage 3",
      "ring|all_to_all|hierarchical"},
     {"zeropp.reduce_at", kHonoured, kString, "", "when gradients are reduced",
      "boundary|micro_step|two_hop"},

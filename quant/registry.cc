@@ -15,7 +15,8 @@ std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"
 class Registry {
  public:
   Registry() {
-    for (auto* family : {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs}) {
+    for (auto* family :
+         {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs, &delta_codecs}) {
       for (CodecEntry& entry : family()) add(std::move(entry));
     }
   }
@@ -131,7 +132,12 @@ CodecPtr make_codec(std::string_view text, Dtype wire_dtype) {
     if (!entry.decorate) malformed(text, "a decorator before each '|', a codec after the last");
     const CodecSpec spec = parse_decorator(outer, entry);
     require_known_keys(entry, spec);
-    return entry.decorate(spec, make_codec(text.substr(bar + 1), wire_dtype));
+    const CodecPtr inner = make_codec(text.substr(bar + 1), wire_dtype);
+    if (inner->traits().difference) {
+      // Whoever takes the difference must see it in the codec that it was given.
+      malformed(text, "'delta' before all other decorators");
+    }
+    return entry.decorate(spec, inner);
   }
   const CodecSpec spec = parse(text);
   const CodecEntry entry = registry().at(spec.name);

@@ -34,14 +34,16 @@ class Engine::Impl {
         run_(model.start(&memory)) {
     context_.set_phase(Phase::kInit);
     optimizer_.initialise();
-    weights_.refresh();
+    weights_.initialise();
   }
 
   StepResult train_step();
   double evaluate(std::uint64_t windows, bool deployed);
   std::vector<std::vector<float>> gather_state();
   std::string state_sha256();
-  void load_masters(const std::vector<std::vector<float>>& tensors);
+  void load_masters(const std::vector<std::vector<float>>& tensors,
+                    const WeightReference* reference);
+  WeightReference gather_reference();
   std::vector<std::vector<float>> gather_gradients();
   StateBytes formula() const;
 
@@ -267,12 +269,23 @@ std::string Engine::Impl::state_sha256() {
   return sha.hex();
 }
 
-void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors) {
+void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors,
+                                const WeightReference* reference) {
   optimizer_.load(tensors);
   context_.updates = 0;
   context_.set_phase(Phase::kInit);
-  weights_.invalidate_secondary();
+  weights_.invalidate_copies();
+  if (reference != nullptr) weights_.set_reference(*reference);
   weights_.refresh();
+}
+
+WeightReference Engine::Impl::gather_reference() {
+  if (!routes_.codes_differences()) {
+    throw UsageError("gather_reference", "weights that travel through 'delta'", "no reference");
+  }
+  return {.versions = weights_.copy_versions(),
+          .tensors = gather_on_root(context_, 1,
+                                    [&](std::uint32_t t) { return weights_.copy_chunk(t); })};
 }
 
 std::vector<std::vector<float>> Engine::Impl::gather_gradients() {
@@ -319,8 +332,13 @@ void Engine::reset_times() {
 StateBytes Engine::formula() const { return impl_->formula(); }
 std::string Engine::state_sha256() { return impl_->state_sha256(); }
 std::vector<std::vector<float>> Engine::gather_state() { return impl_->gather_state(); }
-void Engine::load_masters(const std::vector<std::vector<float>>& tensors) {
-  impl_->load_masters(tensors);
+void Engine::load_masters(const std::vector<std::vector<float>>& tensors,
+                          const WeightReference* reference) {
+  impl_->load_masters(tensors, reference);
+}
+WeightReference Engine::gather_reference() { return impl_->gather_reference(); }
+std::uint64_t Engine::unreferenced_gathers() const {
+  return impl_->weights_.unreferenced_gathers();
 }
 void Engine::keep_gradients(bool on) { impl_->keep_gradients_ = on; }
 std::vector<std::vector<float>> Engine::gather_gradients() { return impl_->gather_gradients(); }

@@ -61,6 +61,18 @@ struct EngineConfig {
   Sabotage sabotage = Sabotage::kNone;
 };
 
+/// UsageError where a codec of differences (`delta`) has no reference that it could add to:
+/// gradients; stage 3 without a secondary at a level's group and hierarchical gathers; HSDP,
+/// MiCS. The engine calls it; readers of a config may, before there are ranks.
+void check_differences(const EngineConfig& config, const hierarchy::Topology& topology);
+
+/// What differences of weights are taken to: the replica of stages 1 and 2, the secondary at
+/// stage 3. Whole tensors in canonical order, so that any stage and any N can take it over.
+struct WeightReference {
+  std::vector<std::int64_t> versions;  ///< By tensor, of the weights it holds; -1: none.
+  std::vector<std::vector<float>> tensors;
+};
+
 /// How a tensor travels; what the results list as routes.
 struct Route {
   std::string tensor;
@@ -115,8 +127,18 @@ class Engine {
   std::vector<std::vector<float>> gather_state();
   /// Overwrites masters (all ranks pass the whole tensors, canonical order), rounds parameters,
   /// resets the optimizer (moments and their step count, not the schedule) and makes the
-  /// secondary stale. For golden tests and weight edits.
-  void load_masters(const std::vector<std::vector<float>>& tensors);
+  /// secondary stale. For golden tests and weight edits. With `delta` the reference is lost too
+  /// and each tensor's next gather is exact (unreferenced_gathers), unless the caller has one.
+  /// UsageError: a reference without `delta`, or of other sizes.
+  void load_masters(const std::vector<std::vector<float>>& tensors,
+                    const WeightReference* reference = nullptr);
+  /// The reference of `delta`, to be saved beside the masters: a run that loads both goes on
+  /// bit for bit. Tensors on rank 0 alone, versions on all. Collective (role control).
+  /// UsageError without `delta`.
+  WeightReference gather_reference();
+  /// Tensors that training gathered exactly because their reference was missing; the same on
+  /// every rank.
+  std::uint64_t unreferenced_gathers() const;
   /// Mean gradients of the last step as reduced (before clip and unscale), whole tensors in
   /// fp32 on rank 0; kept only if keep_gradients(true). Collective.
   void keep_gradients(bool on);

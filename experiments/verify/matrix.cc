@@ -23,6 +23,8 @@ constexpr std::array kBuckets{"1", "7", "whole", "10x"};
 constexpr std::array kPrefetch{"0", "some", "all"};
 constexpr int kNode = -1;  // A group of the ranks of one node.
 constexpr auto kInt4 = "int4:block=32,rounding=stochastic";
+constexpr auto kDelta = "delta|int4:block=64";
+constexpr auto kStochasticDelta = "delta|int4:block=64,rounding=stochastic";
 
 std::vector<Scheme> make_schemes() {
   const std::string micro = "exact micro_step", boundary = "exact boundary";
@@ -64,6 +66,12 @@ std::vector<Scheme> make_schemes() {
       {"zero++", "3", at(3, ""), "int8:block=64", "int4:block=32", false},
       {"zero++", "3+hpZ node", hpz, "int8:block=64", "int4:block=32", false},
       {"zero++", "2", at(2, ""), "int8:block=64", "int4:block=32", false},
+      {"delta", "1", at(1, "micro_step"), kDelta, "", false},
+      {"delta", "1 all-reduce", all_reduce, kDelta, "", false},
+      {"delta", "2", at(2, ""), kDelta, "", false},
+      {"delta", "3+hpZ node", hpz, kDelta, "", true},
+      {"delta zero++", "2", at(2, ""), kStochasticDelta, "int4:block=32", false},
+      {"delta zero++", "3+hpZ node", hpz, kStochasticDelta, "int4:block=32", true},
       {"stochastic int4", "3", at(3, ""), "", kInt4, false},
       {"stochastic int4", "2", at(2, ""), "", kInt4, false},
       {"stochastic int4", "0", at(0, "micro_step"), "", kInt4, false},
@@ -149,6 +157,9 @@ bool valid(const Cell& cell) {
       s.request.secondary != 0 || s.request.hsdp_group != 0 || s.request.mics_group != 0;
   if (grouped && node_size(cell) < 2) return false;
   if (s.request.secondary == 2 && t.ranks() % 2 != 0) return false;
+  // Differences cross nodes: one node has nothing to send them to.
+  const bool renews = s.request.secondary != 0 && s.weights.rfind("delta", 0) == 0;
+  if (renews && node_size(cell) == t.ranks()) return false;
   return workers_of(cell) <= t.ranks();
 }
 

@@ -103,6 +103,7 @@ void broadcast(Comm& comm, const CallOptions& options, int root, quant::MutView 
     throw UsageError("collectives", fmt::format("a root in [0, {})", comm.size()),
                      std::to_string(root));
   }
+  detail::refuse_difference(codec, Collective::kBroadcast);
   comm.transport.ledger().collective(plan.call);
   if (data.n == 0) return;
   const detail::PieceWire wire({data.n, 1}, codec, data.dtype);

@@ -1,7 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "hierarchy/collectives/copy.h"
 #include "hierarchy/collectives/gather.h"
+#include "quant/convert.h"
+#include "quant/error.h"
 
 namespace zeropp::hierarchy::detail {
 namespace {
@@ -10,6 +15,10 @@ void check(const GatherTensor& t, const ChunkMap& map, const CallPlan& plan, int
   check_elems("shard", t.tensor, shard_elems(map, plan.fine, rank), t.shard.n);
   check_elems("out", t.tensor, shard_elems(map, plan.coarse, rank), t.out.n);
   check_exact_dtypes(t.codec, t.shard.dtype, t.out.dtype);
+  if (is_difference(t.codec) && t.shard.dtype != quant::Dtype::kF32) {
+    throw UsageError("collectives", fmt::format("fp32 differences for '{}'", t.codec->spec()),
+                     std::string(quant::name(t.shard.dtype)));
+  }
 }
 
 }  // namespace
@@ -22,7 +31,10 @@ GatherBlocks::GatherBlocks(Comm& comm, const CallOptions& options, CallPlan plan
   for (const GatherTensor& t : tensors) {
     const ChunkMap map{t.numel, comm.size()};
     check(t, map, plan_, comm.rank());
-    items_.push_back({t, map, PieceWire(map, t.codec, t.shard.dtype)});
+    items_.push_back({t, map, PieceWire(map, t.codec, t.shard.dtype), is_difference(t.codec)});
+    if (items_.back().adds && t.out.dtype != quant::Dtype::kF32) {
+      difference_elems_ = std::max(difference_elems_, map.chunk_elems());
+    }
     variable_ |= items_.back().wire.framed();
     coded_ |= t.codec != nullptr;
     written += t.out.bytes();
@@ -92,9 +104,11 @@ std::size_t GatherBlocks::pack(std::span<std::byte> to) {
   return at;
 }
 
-void GatherBlocks::write(const Item& item, Piece p, std::span<const std::byte> bytes) const {
+void GatherBlocks::write(const Item& item, Piece p, std::span<const std::byte> bytes) {
   const auto out = item.tensor.out.slice(local_offset(item.map, plan_.coarse, p.chunk), p.n);
-  if (item.tensor.codec != nullptr) {
+  if (item.adds) {
+    add(*item.tensor.codec, bytes, out);
+  } else if (item.tensor.codec != nullptr) {
     item.tensor.codec->decode(bytes, out);
   } else {
     copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
@@ -122,6 +136,21 @@ void GatherBlocks::unpack_all(std::span<std::span<const std::byte>> blocks) {
       write(item, p, item.wire.take(p.n, block(p.chunk)));
     });
   }
+}
+
+void GatherBlocks::add(const quant::Codec& codec, std::span<const std::byte> wire,
+                       quant::MutView out) {
+  if (out.dtype == quant::Dtype::kF32) {
+    codec.decode_add(wire, {static_cast<float*>(out.data), out.n});
+    return;
+  }
+  if (!difference_) {
+    difference_ = {comm_.memory, quant::MemoryKind::kComm, quant::Dtype::kF32,
+                   difference_elems_};
+  }
+  const quant::MutView decoded = difference_.view().slice(0, out.n);
+  codec.decode(wire, decoded);
+  quant::accumulate(out, decoded);
 }
 
 quant::WireBytes GatherBlocks::book(int residue, std::span<const std::byte>& rest) const {

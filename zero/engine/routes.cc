@@ -11,6 +11,7 @@ namespace zeropp::zero {
 RouteTable::RouteTable(const EngineContext& context) {
   const EngineConfig& c = context.config;
   for (const auto& codec : c.grad_codecs) levels_.push_back(codec.get());
+  differences_ = c.weight_codec && c.weight_codec->traits().difference;
   for (const TensorSpec& t : context.tensors()) {
     weights_.push_back(c.weight_codec && !c.exact_weights.applies(t) ? c.weight_codec.get()
                                                                      : nullptr);
@@ -57,6 +58,7 @@ void validate(const EngineContext& context) {
     throw UsageError("codecs.weights", "a stage that gathers weights (1, 2 or 3)",
                      fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
   }
+  check_differences(c, context.comm.transport.topology());
   if (!c.grad_codecs.empty()) {
     if (c.grad_codecs.size() != levels) {
       throw UsageError("codecs.gradients",

@@ -20,10 +20,16 @@ class RouteTable {
                               : std::span<const quant::Codec* const>();
   }
   bool codes_weights() const;
+  /// The codec of weights codes differences to a copy that ranks hold (`delta`).
+  bool codes_differences() const { return differences_; }
+  bool difference(std::uint32_t tensor) const {
+    return differences_ && weights_[tensor] != nullptr;
+  }
   std::vector<Route> describe(const EngineContext& context) const;
 
  private:
   std::vector<const quant::Codec*> weights_;
+  bool differences_ = false;
   std::vector<bool> gradients_;
   std::vector<const quant::Codec*> levels_;
 };
