@@ -265,6 +265,13 @@ void check_together(const VariantConfig& v, int ranks) {
     refuse("a stage that gathers weights (1, 2, 3) on several ranks for a codec of weights",
            fmt::format("{} at stage {}", v.weight_codec, policy.stage));
   }
+  if (v.engine.weight_codec && v.engine.weight_codec->traits().stateful &&
+      policy.gathers_units()) {
+    refuse(
+        "zeropp.codecs.weights without state at stage 3, where units gather their weights "
+        "several times a version (ef, loco and ef21 work at stages 1 and 2)",
+        fmt::format("'{}'", v.weight_codec));
+  }
   if (!v.engine.grad_codecs.empty() && ranks == 1) {
     refuse("zeropp.codecs.gradients only on several ranks", "1 rank");
   }

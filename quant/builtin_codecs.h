@@ -15,6 +15,10 @@ std::vector<CodecEntry> cast_codecs();       ///< cast_codec.cc
 std::vector<CodecEntry> int_block_codecs();  ///< int_block_codec.cc
 std::vector<CodecEntry> float_codecs();      ///< float_codec.cc
 std::vector<CodecEntry> nvfp4_codecs();      ///< float_nvfp4_codec.cc
+std::vector<CodecEntry> hadamard_codecs();   ///< hadamard_codec.cc
+std::vector<CodecEntry> eden_codecs();       ///< eden_codec.cc
+std::vector<CodecEntry> feedback_codecs();   ///< feedback_codec.cc
+std::vector<CodecEntry> ef21_codecs();       ///< ef21_codec.cc
 
 /// int1 .. int8 with bit planes, a minimum or another scale than fp32 (int_plane_codec.cc).
 CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& spec);

@@ -114,9 +114,12 @@ class Engine {
   /// Logical fp32 state on rank 0 (empty elsewhere): per tensor master | m | v. Collective.
   std::vector<std::vector<float>> gather_state();
   /// Overwrites masters (all ranks pass the whole tensors, canonical order), rounds parameters,
-  /// resets the optimizer (moments and their step count, not the schedule) and makes the
-  /// secondary stale. For golden tests and weight edits.
+  /// resets the optimizer (moments and their step count, not the schedule), forgets residuals
+  /// of codecs and makes the secondary stale. For golden tests and weight edits.
   void load_masters(const std::vector<std::vector<float>>& tensors);
+  /// Residuals of this rank's stateful codecs, to save or restore between steps
+  /// (quant/codec_state.h); null if no codec has state. Evaluation never touches them.
+  quant::CodecState* codec_state();
   /// Mean gradients of the last step as reduced (before clip and unscale), whole tensors in
   /// fp32 on rank 0; kept only if keep_gradients(true). Collective.
   void keep_gradients(bool on);

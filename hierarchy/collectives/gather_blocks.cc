@@ -80,13 +80,16 @@ std::size_t GatherBlocks::pack(std::span<std::byte> to) {
 
 void GatherBlocks::unpack(int residue, std::span<const std::byte>& rest) {
   const CodecTimer timer(comm_, coded_);
+  const int level = hop_level(comm_.transport.topology(), plan_.fine);
   for (const Item& item : items_) {
     for_pieces(item.map, plan_.fine, residue, [&](Piece p) {
       const auto bytes = item.wire.take(p.n, rest);
       const auto out =
           item.tensor.out.slice(local_offset(item.map, plan_.coarse, p.chunk), p.n);
       if (item.tensor.codec != nullptr) {
-        item.tensor.codec->decode(bytes, out);
+        const auto context =
+            codec_context(options_, item.tensor.tensor, comm_.rank(), p.chunk, level);
+        item.tensor.codec->decode_with(bytes, context, out);
       } else {
         copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
       }

@@ -49,12 +49,26 @@ std::vector<Route> RouteTable::describe(const EngineContext& context) const {
   return routes;
 }
 
+bool keeps_codec_state(const EngineConfig& config) {
+  const auto keeps = [](const quant::CodecPtr& codec) {
+    return codec && codec->traits().stateful;
+  };
+  return keeps(config.weight_codec) ||
+         std::any_of(config.grad_codecs.begin(), config.grad_codecs.end(), keeps);
+}
+
 void validate(const EngineContext& context) {
   const EngineConfig& c = context.config;
   const StagePolicy& p = c.policy;
   const auto levels = static_cast<std::size_t>(context.comm.transport.topology().levels());
   if (c.weight_codec && !p.gathers_units() && !p.gathers_at_step()) {
     throw UsageError("codecs.weights", "a stage that gathers weights (1, 2 or 3)",
+                     fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
+  }
+  if (c.weight_codec && c.weight_codec->traits().stateful && p.gathers_units()) {
+    throw UsageError("codecs.weights",
+                     "a codec without state where units gather their weights several times a "
+                     "version (stage 3)",
                      fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
   }
   if (!c.grad_codecs.empty()) {
