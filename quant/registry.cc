@@ -15,7 +15,8 @@ std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"
 class Registry {
  public:
   Registry() {
-    for (auto* family : {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs}) {
+    for (auto* family : {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs,
+                         &topk_codecs, &sign_codecs, &codebook_codecs, &lossless_codecs}) {
       for (CodecEntry& entry : family()) add(std::move(entry));
     }
   }

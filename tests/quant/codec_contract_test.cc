@@ -138,18 +138,25 @@ TEST_P(CodecContract, ErrorStaysWithinItsPromise) {
     const auto y = decode(*codec_, encode(*codec_, input.view()), x.size());
     for (std::size_t first = 0; first < x.size(); first += traits.block) {
       const std::size_t end = std::min(x.size(), first + traits.block);
-      double absmax = 0;
+      double absmax = 0, norm = 0, error = 0;
       bool finite = true;
       for (std::size_t i = first; i < end; ++i) {
+        norm += double{x[i]} * x[i];
+        error += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
         absmax = std::max<double>(absmax, std::fabs(x[i]));
         finite = finite && std::isfinite(x[i]);
+      }
+      if (finite && traits.contraction > 0) {
+        const double slack = 0x1p-149 + traits.floor;
+        ASSERT_LE(error, (1 - traits.contraction) * norm +
+                             static_cast<double>(end - first) * slack * slack);
       }
       for (std::size_t i = first; i < end; ++i) {
         if (!finite) {
           ASSERT_TRUE(traits.nan == NanPolicy::kPoisonBlock ? std::isnan(y[i])
                                                             : !std::isfinite(y[i]))
               << i;
-        } else if (traits.exact) {
+        } else if (traits.exact || traits.lossless) {
           // A cast of what the wire dtype cannot hold is zero, subnormal or infinite.
           const double slack = traits.max_error * absmax + 0x1p-25;
           ASSERT_TRUE(std::fabs(double{x[i]} - y[i]) <= slack ||
@@ -230,7 +237,11 @@ TEST_P(CodecContract, AnyBytesDecodeInsideTheirSpan) {
       for (const std::string& target : simd_targets()) {
         const OnTarget forced(target);
         Bytes out(n * size_of(d) + 64, std::byte{0xA5});
-        codec_->decode(wire, {out.data() + 32, d, n});
+        try {
+          codec_->decode(wire, {out.data() + 32, d, n});
+        } catch (const TransportError&) {  // A size that cannot be: what came is not used.
+          ASSERT_FALSE(codec_->traits().fixed_rate);
+        }
         for (std::size_t i = 0; i < 32; ++i) {
           ASSERT_EQ(out[i], std::byte{0xA5});
           ASSERT_EQ(out[out.size() - 1 - i], std::byte{0xA5});
@@ -248,11 +259,12 @@ TEST_P(CodecContract, WiresAndViewsNeedNoAlignment) {
   const Bytes wire = encode(*codec_, view(x));
   const auto y = decode(*codec_, wire, n);
   for (std::size_t shift = 1; shift < 4; ++shift) {
-    Bytes moved(wire.size() + shift);
-    const auto at = std::span(moved).subspan(shift);
+    Bytes moved(codec_->max_wire_size(n) + shift);
+    auto at = std::span(moved).subspan(shift);
     Numbers in(Dtype::kF32, n, shift), out(Dtype::kF32, n, shift);
     convert(view(x), in.view());
     ASSERT_EQ(codec_->encode(in.view(), context(), at), wire.size());
+    at = at.first(wire.size());
     ASSERT_TRUE(std::equal(at.begin(), at.end(), wire.begin()));
     codec_->decode(at, out.view());
     ASSERT_TRUE(same_bits(out.floats(), y));
