@@ -45,10 +45,10 @@ TEST_F(CodecsCommand, ListsTheWholeRegistry) {
     }
     ASSERT_EQ(list[i]["examples"].size(), entries[i].examples.size());
   }
-  const Json& int4 = list[4]["examples"][0];
+  const Json& first = list[4]["examples"][0];
   for (const char* key : {"spec", "rate", "unbiased", "deterministic", "stateful", "block",
                           "nan", "bits_per_element"}) {
-    EXPECT_TRUE(int4.contains(key)) << key;
+    EXPECT_TRUE(first.contains(key)) << key;
   }
 }
 
