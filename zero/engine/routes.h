@@ -19,12 +19,14 @@ class RouteTable {
     return gradients_[tensor] ? std::span<const quant::Codec* const>(levels_)
                               : std::span<const quant::Codec* const>();
   }
+  /// It travels as PowerSGD's factors; gradients() is empty then.
+  bool low_rank(std::uint32_t tensor) const { return low_rank_[tensor]; }
   bool codes_weights() const;
   std::vector<Route> describe(const EngineContext& context) const;
 
  private:
   std::vector<const quant::Codec*> weights_;
-  std::vector<bool> gradients_;
+  std::vector<bool> gradients_, low_rank_;
   std::vector<const quant::Codec*> levels_;
 };
 
