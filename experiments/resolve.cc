@@ -230,21 +230,13 @@ quant::CodecPtr codec_at(const char* path, const std::string& spec, Dtype wire) 
 /// PowerSGD takes the place of all levels' codecs. False: the specs are codecs.
 bool resolve_powersgd(const char* path, const std::vector<std::string>& specs,
                       VariantConfig& v) {
-  int rank = 0;
-  for (const std::string& spec : specs) {
-    try {
-      rank = std::max(rank, zero::powersgd_rank(spec));
-    } catch (const UsageError& e) {
-      rethrow_in(path, e.what());
-    }
+  try {
+    v.engine.powersgd_rank = zero::powersgd_rank(specs);
+  } catch (const UsageError& e) {
+    rethrow_in(path, e.what());
   }
-  if (rank == 0) return false;
-  if (std::set(specs.begin(), specs.end()).size() != 1) {
-    refuse(fmt::format("{} to be powersgd alone: its means cross all levels", path),
-           fmt::format("{}", fmt::join(specs, ", ")));
-  }
-  v.engine.powersgd_rank = rank;
-  v.gradient_codecs.assign(specs.size(), zero::powersgd_spec(rank));
+  if (v.engine.powersgd_rank == 0) return false;
+  v.gradient_codecs.assign(specs.size(), zero::powersgd_spec(v.engine.powersgd_rank));
   return true;
 }
 

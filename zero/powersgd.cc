@@ -1,5 +1,6 @@
 #include "zero/powersgd.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "quant/error.h"
@@ -26,6 +27,20 @@ int powersgd_rank(std::string_view spec) {
   if (rank < 1 || rank > kMaxRank) {
     throw UsageError("powersgd", "powersgd:rank=1 to " + std::to_string(kMaxRank),
                      "'" + std::string(spec) + "'");
+  }
+  return rank;
+}
+
+int powersgd_rank(std::span<const std::string> levels) {
+  int rank = 0;
+  std::string list;
+  for (const std::string& spec : levels) {
+    rank = std::max(rank, powersgd_rank(spec));
+    list += (list.empty() ? "" : ", ") + spec;
+  }
+  for (const std::string& spec : levels) {
+    if (rank == 0 || powersgd_rank(spec) == rank) continue;
+    throw UsageError("powersgd", "powersgd alone: its means cross all levels", list);
   }
   return rank;
 }

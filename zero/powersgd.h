@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,8 @@ namespace zeropp::zero {
 /// an unknown key, or R outside 1 .. 1024.
 int powersgd_rank(std::string_view spec);
 std::string powersgd_spec(int rank);
+/// The same of one spec a level: all must be equal where one names PowerSGD.
+int powersgd_rank(std::span<const std::string> levels);
 
 /// A tensor as a matrix: its first dimension x all others.
 struct MatrixShape {

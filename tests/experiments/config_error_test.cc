@@ -56,7 +56,7 @@ const BadCase kBad[] = {
      {"zeropp.codecs.gradients", "powersgd:rank=1 to 1024", "'powersgd:rank=0'"}},
     {"powersgd_mixed",
      with(R"("zeropp": {"codecs": {"gradients": ["int8", "powersgd:rank=2"]}})"),
-     {"zeropp.codecs.gradients to be powersgd alone", "int8, powersgd:rank=2"}},
+     {"zeropp.codecs.gradients", "powersgd alone", "int8, powersgd:rank=2"}},
     {"powersgd_two_hop",
      with(R"("zero_optimization": {"stage": 3, "mics_shard_size": 4},
              "zeropp": {"reduce_at": "two_hop", "codecs": {"gradients": "powersgd"}})"),

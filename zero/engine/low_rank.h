@@ -27,7 +27,7 @@ class LowRank {
   explicit LowRank(EngineContext& context);
 
   /// `in`: whole local gradients times loss_scale. `out`: mean gradients' shards at modulus
-  /// `result`, in the gradient dtype; may not overlap `in`.
+  /// `result`, in the gradient dtype; may be `in`.
   void reduce(std::span<const hierarchy::ReduceTensor> tensors, int result, float loss_scale,
               const hierarchy::CallOptions& options, const hierarchy::ReduceOptions& reduce);
 
