@@ -24,9 +24,18 @@ WireBytes DecoratorCodec::wire_bytes(std::size_t n) const {
 std::uint64_t DecoratorCodec::header_bytes(std::size_t) const { return 0; }
 
 CodecTraits DecoratorCodec::inner_traits() const {
-  CodecTraits t = inner_->traits();
-  t.exact = false;
-  return t;
+  const CodecTraits t = inner_->traits();
+  return {.fixed_rate = t.fixed_rate,
+          .unbiased = t.unbiased,
+          .deterministic = t.deterministic,
+          .stateful = t.stateful,
+          .receiver_state = t.receiver_state,
+          .sums_transformed = t.sums_transformed,
+          .difference = t.difference,
+          .block = t.block,
+          .nan = t.nan,
+          .max_error = t.max_error,
+          .floor = t.floor};
 }
 
 void DecoratorCodec::check_wire(std::string_view what, std::size_t found,

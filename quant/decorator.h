@@ -22,6 +22,7 @@ class DecoratorCodec : public Codec {
   DecoratorCodec(const std::string& head, CodecPtr inner);
 
   const Codec& inner() const { return *inner_; }
+  /// Those that may hold of the decorated codec too; the others are not promised.
   CodecTraits inner_traits() const;
   /// Bytes that the decorator puts before the inner wire of n > 0 numbers; booked as scale.
   virtual std::uint64_t header_bytes(std::size_t n) const;

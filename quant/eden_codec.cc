@@ -22,14 +22,19 @@ namespace zeropp::quant {
 namespace {
 
 /// Keeps the error bounded where q has lost y (a block far below its span's scale).
-constexpr double kMaxCorrection = 2;
+constexpr double kMaxCorrection = 8;
 
 float correction(const float* y, const float* q, std::size_t n) {
   double yy[8] = {}, yq[8] = {};  // A fixed order of summation that vectors can follow.
-  for (std::size_t i = 0; i < n; ++i) {
-    yy[i % 8] += static_cast<double>(y[i]) * y[i];
-    yq[i % 8] += static_cast<double>(y[i]) * q[i];
+  const auto add = [&](std::size_t i, std::size_t j) {
+    yy[j] += static_cast<double>(y[i + j]) * y[i + j];
+    yq[j] += static_cast<double>(y[i + j]) * q[i + j];
+  };
+  std::size_t first = 0;
+  for (; first + 8 <= n; first += 8) {
+    for (std::size_t j = 0; j < 8; ++j) add(first, j);
   }
+  for (std::size_t j = 0; first + j < n; ++j) add(first, j);
   double norm = 0, product = 0;
   for (int j = 0; j < 8; ++j) {
     norm += yy[j];

@@ -74,7 +74,7 @@ HWY_INLINE void register_stages(VF (&v)[kVectors], std::size_t m) {
   }
 }
 
-/// What is done to numbers on the way in and out of the butterflies of a group of m.
+/// What is done to numbers on the way in and out of the butterflies of groups of m.
 template <Dtype kFrom, Dtype kTo, bool kForward, bool kSigns>
 struct Ends {
   const std::byte* src;
@@ -82,16 +82,9 @@ struct Ends {
   const float* signs;
   VF scale, size;
 
-  Ends(const std::byte* from, std::byte* to, const float* s, std::size_t m)
-      : src(from),
-        dst(to),
-        signs(s),
-        scale(hn::Set(DF(), 1.0F / static_cast<float>(m))),
-        size(hn::Set(DF(), static_cast<float>(m))) {}
-
   HWY_INLINE VF in(std::size_t i) const {
     VF v = load<kFrom>(src + i * size_of(kFrom));
-    if constexpr (kForward && kSigns) v = hn::Mul(v, hn::LoadU(DF(), signs + i));
+    if constexpr (kForward && kSigns) v = hn::Mul(v, hn::LoadU(DF(), sign(i)));
     return hn::Mul(v, scale);
   }
   HWY_INLINE void out(std::size_t i, VF v) const {
@@ -101,30 +94,37 @@ struct Ends {
     if constexpr (!kForward) {
       v = hn::Mul(v, size);
       v = hn::Min(hn::Max(v, hn::Set(DF(), -FLT_MAX)), hn::Set(DF(), FLT_MAX));
-      if constexpr (kSigns) v = hn::Mul(v, hn::LoadU(DF(), signs + i));
+      if constexpr (kSigns) v = hn::Mul(v, hn::LoadU(DF(), sign(i)));
     }
     const VF nan = hn::BitCast(DF(), hn::Set(DU(), 0x7FC00000));
     store<kTo>(hn::IfThenElse(finite, v, nan), dst + i * size_of(kTo));
   }
+  const float* sign(std::size_t i) const {
+    return kSigns ? signs + i % Rotation::kMaxGroup : nullptr;
+  }
 };
 
+/// Numbers first .. last in steps of kVectors vectors, groups of min(m, kVectors * kLanes).
 template <std::size_t kVectors, class E>
-HWY_INLINE void in_registers(const E& ends, std::size_t m) {
-  VF v[kVectors];
-  for (std::size_t i = 0; i < kVectors; ++i) v[i] = ends.in(i * kLanes);
-  register_stages(v, m);
-  for (std::size_t i = 0; i < kVectors; ++i) ends.out(i * kLanes, v[i]);
+HWY_INLINE void in_registers(const E& ends, std::size_t m, std::size_t first,
+                             std::size_t last) {
+  for (; first < last; first += kVectors * kLanes) {
+    VF v[kVectors];
+    for (std::size_t i = 0; i < kVectors; ++i) v[i] = ends.in(first + i * kLanes);
+    register_stages(v, m);
+    for (std::size_t i = 0; i < kVectors; ++i) ends.out(first + i * kLanes, v[i]);
+  }
 }
 
-/// m > kBase: stages below kBase in registers, the others in `buffer`.
+/// One group of m > kBase: stages below kBase in registers, the others in `buffer`.
 template <class E>
-HWY_INLINE void in_cache(const E& ends, std::size_t m, float* buffer) {
+HWY_INLINE void in_cache(const E& ends, std::size_t m, std::size_t first, float* buffer) {
   const DF d;
-  for (std::size_t first = 0; first < m; first += kBase) {
+  for (std::size_t at = 0; at < m; at += kBase) {
     VF v[8];
-    for (std::size_t i = 0; i < 8; ++i) v[i] = ends.in(first + i * kLanes);
+    for (std::size_t i = 0; i < 8; ++i) v[i] = ends.in(first + at + i * kLanes);
     register_stages(v, m);
-    for (std::size_t i = 0; i < 8; ++i) hn::Store(v[i], d, buffer + first + i * kLanes);
+    for (std::size_t i = 0; i < 8; ++i) hn::Store(v[i], d, buffer + at + i * kLanes);
   }
   for (std::size_t h = kBase; h < m; h *= 2) {
     const bool last = 2 * h == m;
@@ -132,8 +132,8 @@ HWY_INLINE void in_cache(const E& ends, std::size_t m, float* buffer) {
       for (std::size_t j = i; j < i + h; j += kLanes) {
         const VF a = hn::Load(d, buffer + j), b = hn::Load(d, buffer + j + h);
         if (last) {
-          ends.out(j, hn::Add(a, b));
-          ends.out(j + h, hn::Sub(a, b));
+          ends.out(first + j, hn::Add(a, b));
+          ends.out(first + j + h, hn::Sub(a, b));
         } else {
           hn::Store(hn::Add(a, b), d, buffer + j);
           hn::Store(hn::Sub(a, b), d, buffer + j + h);
@@ -143,39 +143,37 @@ HWY_INLINE void in_cache(const E& ends, std::size_t m, float* buffer) {
   }
 }
 
-/// One group of m >= kLanes, or kLanes numbers in groups of m < kLanes.
+/// Groups of m in first .. last, whole vectors.
 template <class E>
-HWY_INLINE void transform(const E& ends, std::size_t m, float* buffer) {
-  if (m <= kLanes) return in_registers<1>(ends, m);
-  if (m == 2 * kLanes) return in_registers<2>(ends, m);
-  if (m == 4 * kLanes) return in_registers<4>(ends, m);
-  if (m == 8 * kLanes) return in_registers<8>(ends, m);
-  in_cache(ends, m, buffer);
+HWY_INLINE void transform(const E& ends, std::size_t m, std::size_t first, std::size_t last,
+                          float* buffer) {
+  if (m <= kLanes) return in_registers<1>(ends, m, first, last);
+  if (m == 2 * kLanes) return in_registers<2>(ends, m, first, last);
+  if (m == 4 * kLanes) return in_registers<4>(ends, m, first, last);
+  if (m == 8 * kLanes) return in_registers<8>(ends, m, first, last);
+  for (; first < last; first += m) in_cache(ends, m, first, buffer);
 }
 
 /// kForward: from x.dtype to fp32; else from fp32 to x.dtype.
 template <Dtype kFrom, Dtype kTo, bool kForward, bool kSigns>
 void run(const Rotation& r, const std::byte* src, std::byte* dst, std::size_t n) {
-  using E = Ends<kFrom, kTo, kForward, kSigns>;
   alignas(64) float buffer[Rotation::kMaxGroup];
-  const auto sign = [&](std::size_t first) {
-    return kSigns ? r.signs.data() + first % Rotation::kMaxGroup : nullptr;
+  using E = Ends<kFrom, kTo, kForward, kSigns>;
+  const auto ends = [&](std::size_t m) {
+    const auto size = static_cast<float>(m);
+    return E{src, dst, r.signs.data(), hn::Set(DF(), 1.0F / size), hn::Set(DF(), size)};
   };
-  const auto ends = [&](std::size_t first, std::size_t m) {
-    return E(src + first * size_of(kFrom), dst + first * size_of(kTo), sign(first), m);
-  };
-  std::size_t done = 0;
-  if (r.group < kLanes) {  // Several groups a vector.
-    for (; done + kLanes <= n; done += kLanes) transform(ends(done, r.group), r.group, buffer);
-  }
-  for_rotation_groups(r.group, n - done, [&](std::size_t at, std::size_t m) {
-    const std::size_t first = done + at;
-    if (m >= kLanes) return transform(ends(first, m), m, buffer);
+  const std::size_t step = std::max(r.group, kLanes), whole = n / step * step;
+  transform(ends(r.group), r.group, 0, whole, buffer);
+  for_rotation_groups(r.group, n - whole, [&](std::size_t at, std::size_t m) {
+    const std::size_t first = whole + at;
+    if (m >= kLanes) return transform(ends(m), m, first, first + m, buffer);
     float in[kLanes], out[kLanes];
     for (std::size_t i = 0; i < m; ++i) {
       in[i] = reference::load({src, kFrom, n}, first + i);
     }
-    (kForward ? reference::rotate_group : reference::unrotate_group)(in, sign(first), m, out);
+    (kForward ? reference::rotate_group : reference::unrotate_group)(in, ends(m).sign(first), m,
+                                                                     out);
     for (std::size_t i = 0; i < m; ++i) reference::store({dst, kTo, n}, first + i, out[i]);
   });
 }
