@@ -61,25 +61,30 @@ struct BlockFactors {
 BlockFactors write_scale(const FloatBlockFormat& f, float absmax, std::byte* scale);
 float read_scale(const FloatBlockFormat& f, const std::byte* scale);
 
+/// Numbers that the kernels below take at once.
+inline constexpr std::size_t kMaxFloatRun = 4096;
+
 /// Kernels on fp32 at any instruction set, with the bytes of reference::.
 /// Largest magnitude; NaN wins.
 float absmax_of(const float* x, std::size_t n);
-/// A block, or a piece of whole groups of one, under known factors.
+/// A block, or a piece of whole groups of one, under known factors; n <= kMaxFloatRun.
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
                       std::byte* out);
-/// n numbers from a block's start; the last block may be short.
+/// n <= kMaxFloatRun numbers from a block's start; the last block may be short.
 void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
                          std::byte* scales, std::byte* payload);
+/// The same numbers again, or a piece of whole groups of a larger block; `add`: out += value.
 void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
-                         const std::byte* payload, std::size_t n, float* out);
+                         const std::byte* payload, std::size_t n, bool add, float* out);
 
 namespace reference {
+float absmax_of(const float* x, std::size_t n);
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
                       std::byte* out);
 void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
                          std::byte* scales, std::byte* payload);
 void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
-                         const std::byte* payload, std::size_t n, float* out);
+                         const std::byte* payload, std::size_t n, bool add, float* out);
 }  // namespace reference
 
 }  // namespace zeropp::quant

@@ -70,6 +70,14 @@ float read_scale(const FloatBlockFormat& f, const std::byte* from) {
 
 namespace reference {
 
+float absmax_of(const float* x, std::size_t n) {
+  std::uint32_t top = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    top = std::max(top, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFF);
+  }
+  return std::bit_cast<float>(top);
+}
+
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
                       std::byte* out) {
   with_element(e, [&](auto format) {
@@ -86,11 +94,7 @@ void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t 
   const BlockLayout l = f.layout();
   for (std::size_t first = 0; first < n; first += l.block) {
     const std::size_t m = std::min(l.block, n - first);
-    std::uint32_t top = 0;
-    for (std::size_t i = 0; i < m; ++i) {
-      top = std::max(top, std::bit_cast<std::uint32_t>(x[first + i]) & 0x7FFFFFFF);
-    }
-    const BlockFactors by = write_scale(f, std::bit_cast<float>(top), scales);
+    const BlockFactors by = write_scale(f, reference::absmax_of(x + first, m), scales);
     reference::encode_float_run(f.element, x + first, m, by, payload);
     scales += l.block_bytes;
     payload += l.packed(m);
@@ -98,7 +102,7 @@ void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t 
 }
 
 void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
-                         const std::byte* payload, std::size_t n, float* out) {
+                         const std::byte* payload, std::size_t n, bool add, float* out) {
   const BlockLayout l = f.layout();
   for (std::size_t first = 0; first < n; first += l.block) {
     const std::size_t m = std::min(l.block, n - first);
@@ -106,7 +110,8 @@ void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
     with_element(f.element, [&](auto format) {
       for (std::size_t i = 0; i < m; ++i) {
         const std::uint8_t code = bit_planes::get(l.bits, payload, m, i);
-        out[first + i] = canonical(format.decode(code) * scale);
+        const float y = canonical(format.decode(code) * scale);
+        out[first + i] = add ? canonical(out[first + i] + y) : y;
       }
     });
     scales += l.block_bytes;

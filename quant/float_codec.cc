@@ -38,44 +38,39 @@ class FloatBlockCodec final : public TiledCodec {
     return t;
   }
 
-  std::size_t encode(ConstView x, const CodecContext&,
-                     std::span<std::byte> wire) const override {
-    const std::size_t size = checked("encode", wire.size(), x.n);
-    alignas(64) float buffer[kTile];
+ protected:
+  void encode_tiles(TileSource& x, const CodecContext&, std::byte* wire) const override {
     if (layout().block > kTile) {
-      for (std::size_t first = 0; first < x.n; first += layout().block) {
-        encode_large_block(x, first, wire.data(), buffer);
+      for (std::size_t first = 0; first < x.size(); first += layout().block) {
+        encode_large_block(x, first, wire);
       }
-      return size;
+      return;
     }
-    for_tiles(x.n, [&](std::size_t first, std::size_t count) {
+    for_tiles(x.size(), [&](std::size_t first, std::size_t count) {
       const std::size_t k = first / layout().block;
-      encode_float_blocks(format_, floats(x, first, count, buffer), count,
-                          wire.data() + layout().block_offset(k),
-                          wire.data() + layout().payload_offset(x.n, k));
+      encode_float_blocks(format_, x.numbers(first, count), count,
+                          wire + layout().block_offset(k),
+                          wire + layout().payload_offset(x.size(), k));
     });
-    return size;
   }
 
- protected:
   void decode_tile(const std::byte* wire, std::size_t n, std::size_t first, std::size_t count,
-                   float* out) const override {
+                   bool add, float* out) const override {
     const std::size_t k = first / layout().block;
     decode_float_blocks(
         format_, wire + layout().block_offset(k),
         wire + layout().payload_offset(n, k) + layout().packed(first - k * layout().block),
-        count, out);
+        count, add, out);
   }
 
  private:
-  void encode_large_block(ConstView x, std::size_t first, std::byte* wire,
-                          float* buffer) const {
+  void encode_large_block(TileSource& x, std::size_t first, std::byte* wire) const {
     const std::size_t k = first / layout().block;
-    const std::size_t m = std::min(layout().block, x.n - first);
+    const std::size_t m = std::min(layout().block, x.size() - first);
     const auto pieces = [&](const auto& use) {
       for (std::size_t at = 0; at < m; at += kTile) {
         const std::size_t count = std::min(kTile, m - at);
-        use(floats(x, first + at, count, buffer), at, count);
+        use(x.numbers(first + at, count), at, count);
       }
     };
     std::uint32_t top = 0;
@@ -84,7 +79,7 @@ class FloatBlockCodec final : public TiledCodec {
     });
     const BlockFactors by =
         write_scale(format_, std::bit_cast<float>(top), wire + layout().block_offset(k));
-    std::byte* payload = wire + layout().payload_offset(x.n, k);
+    std::byte* payload = wire + layout().payload_offset(x.size(), k);
     pieces([&](const float* numbers, std::size_t at, std::size_t count) {
       encode_float_run(format_.element, numbers, count, by, payload + layout().packed(at));
     });

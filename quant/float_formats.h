@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace zeropp::quant {
@@ -88,6 +90,19 @@ struct Nf4 {
     return static_cast<std::uint8_t>(code);
   }
   static constexpr float decode(std::uint8_t code) { return kLevels[code & 15]; }
+
+  // As arrays of a vector's size, for table look-ups.
+  static constexpr std::array<float, 16> levels() {
+    std::array<float, 16> all{};
+    for (std::size_t i = 0; i < 16; ++i) all[i] = kLevels[i];
+    return all;
+  }
+  /// Numbers above the i-th lie nearer to level i + 1 than to level i.
+  static constexpr std::array<float, 16> middles() {
+    std::array<float, 16> all{};
+    for (std::size_t i = 0; i < 15; ++i) all[i] = (kLevels[i] + kLevels[i + 1]) / 2;
+    return all;
+  }
 };
 
 /// E8M0, the scale of MX blocks: 2^(code - 127), 255 is NaN.

@@ -18,8 +18,9 @@ namespace zeropp::quant {
 ///   s = E4M3(fp32(A / (6 * t))), the quotient in double; s = 0: codes +0.
 ///   p = s * t in double; v = x * fp32(1 / p), or (x * 2^100) * fp32(1 / (p * 2^100)) if
 ///   A < 2^-100; the code is the nearest E2M1 value of v, ties to even, saturating.
-///   4over6: also with 4 * t for 6 * t, and the smaller sum of (value * p - x)^2 in double, in
-///   element order, wins; 6 where equal (Cook et al., Four Over Six, 2025).
+///   4over6: also with 4 * t for 6 * t, and the smaller sum of (value * p - x)^2 wins; 6 where
+///   equal (Cook et al., Four Over Six, 2025). In double, zeros for what a short block lacks:
+///   squares i and i + 8 are added, of those sums i and i + 4, then i and i + 2, then the two.
 /// Decoding is fp32(value * p), the product in double; NaN is 0x7FC00000.
 enum class Nvfp4Rule { kMax, k4Over6 };
 
@@ -29,18 +30,21 @@ inline constexpr std::size_t kNvfp4Block = 16;
 
 float nvfp4_span_scale(Nvfp4Rule rule, float finite_max);
 
-/// M of n numbers from a block's start.
+/// The kernels take n <= 4096 numbers from a block's start.
+/// M of them.
+float nvfp4_finite_max(const float* x, std::size_t n);
+void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
+                         std::byte* scales, std::byte* payload);
+/// `add`: out += value.
+void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
+                         std::size_t n, bool add, float* out);
+
+namespace reference {
 float nvfp4_finite_max(const float* x, std::size_t n);
 void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
                          std::byte* scales, std::byte* payload);
 void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
-                         std::size_t n, float* out);
-
-namespace reference {
-void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload);
-void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
-                         std::size_t n, float* out);
+                         std::size_t n, bool add, float* out);
 }  // namespace reference
 
 }  // namespace zeropp::quant

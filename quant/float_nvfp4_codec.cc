@@ -26,34 +26,29 @@ class Nvfp4Codec final : public TiledCodec {
     return t;
   }
 
-  std::size_t encode(ConstView x, const CodecContext&,
-                     std::span<std::byte> wire) const override {
-    const std::size_t size = checked("encode", wire.size(), x.n);
-    if (x.n == 0) return size;
-    alignas(64) float buffer[kTile];
+ protected:
+  void encode_tiles(TileSource& x, const CodecContext&, std::byte* wire) const override {
     float max = 0;
-    for_tiles(x.n, [&](std::size_t first, std::size_t count) {
-      max = std::max(max, nvfp4_finite_max(floats(x, first, count, buffer), count));
+    for_tiles(x.size(), [&](std::size_t first, std::size_t count) {
+      max = std::max(max, nvfp4_finite_max(x.numbers(first, count), count));
     });
     const float t = nvfp4_span_scale(rule_, max);
-    std::memcpy(wire.data(), &t, sizeof t);
-    for_tiles(x.n, [&](std::size_t first, std::size_t count) {
+    std::memcpy(wire, &t, sizeof t);
+    for_tiles(x.size(), [&](std::size_t first, std::size_t count) {
       const std::size_t k = first / kNvfp4Block;
-      encode_nvfp4_blocks(rule_, t, floats(x, first, count, buffer), count,
-                          wire.data() + layout().block_offset(k),
-                          wire.data() + layout().payload_offset(x.n, k));
+      encode_nvfp4_blocks(rule_, t, x.numbers(first, count), count,
+                          wire + layout().block_offset(k),
+                          wire + layout().payload_offset(x.size(), k));
     });
-    return size;
   }
 
- protected:
   void decode_tile(const std::byte* wire, std::size_t n, std::size_t first, std::size_t count,
-                   float* out) const override {
+                   bool add, float* out) const override {
     float t;
     std::memcpy(&t, wire, sizeof t);
     const std::size_t k = first / kNvfp4Block;
     decode_nvfp4_blocks(t, wire + layout().block_offset(k),
-                        wire + layout().payload_offset(n, k), count, out);
+                        wire + layout().payload_offset(n, k), count, add, out);
   }
 
  private:

@@ -44,20 +44,29 @@ Candidate quantize(double divisor, float t, float a, const float* x, std::size_t
   const double p = double{E4M3::decode(c.scale)} * t;
   const float pre = a < 0x1p-100F ? 0x1p100F : 1.0F;
   const float mul = static_cast<float>(1 / (p * pre));
+  double squares[kNvfp4Block] = {};
   for (std::size_t i = 0; i < m; ++i) {
     c.codes[i] = c.scale == 0 ? 0 : E2M1::encode(x[i] * pre * mul);
     const double d = double{E2M1::decode(c.codes[i])} * p - x[i];
-    c.error += d * d;
+    squares[i] = d * d;
   }
+  for (std::size_t half = kNvfp4Block / 2; half != 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) squares[i] += squares[i + half];
+  }
+  c.error = squares[0];
   return c;
 }
 
-Candidate encode_block(Nvfp4Rule rule, float t, const float* x, std::size_t m) {
+float absmax(const float* x, std::size_t m) {
   std::uint32_t top = 0;
   for (std::size_t i = 0; i < m; ++i) {
     top = std::max(top, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFF);
   }
-  const float a = std::bit_cast<float>(top);
+  return std::bit_cast<float>(top);
+}
+
+Candidate encode_block(Nvfp4Rule rule, float t, const float* x, std::size_t m) {
+  const float a = absmax(x, m);
   if (!std::isfinite(a)) return {.scale = 0x7F};
   if (a == 0) return {};
   const Candidate six = quantize(6, t, a, x, m);
@@ -67,6 +76,15 @@ Candidate encode_block(Nvfp4Rule rule, float t, const float* x, std::size_t m) {
 }
 
 }  // namespace
+
+float nvfp4_finite_max(const float* x, std::size_t n) {
+  float max = 0;
+  for (std::size_t first = 0; first < n; first += kNvfp4Block) {
+    const float a = absmax(x + first, std::min(kNvfp4Block, n - first));
+    if (std::isfinite(a)) max = std::max(max, a);
+  }
+  return max;
+}
 
 void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
                          std::byte* scales, std::byte* payload) {
@@ -81,13 +99,14 @@ void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
 }
 
 void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
-                         std::size_t n, float* out) {
+                         std::size_t n, bool add, float* out) {
   for (std::size_t first = 0; first < n; first += kNvfp4Block) {
     const std::size_t m = std::min(kNvfp4Block, n - first);
     const double p = double{E4M3::decode(static_cast<std::uint8_t>(*scales++))} * t;
     for (std::size_t i = 0; i < m; ++i) {
       const double q = E2M1::decode(bit_planes::get(4, payload, m, i));
-      out[first + i] = canonical(static_cast<float>(q * p));
+      const float y = canonical(static_cast<float>(q * p));
+      out[first + i] = add ? canonical(out[first + i] + y) : y;
     }
     payload += kBytes;
   }

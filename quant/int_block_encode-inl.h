@@ -15,6 +15,7 @@
 
 #include "quant/int_block.h"
 #include "quant/philox-inl.h"
+#include "quant/range-inl.h"
 #include "quant/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -38,41 +39,6 @@ struct Encoder {
   VF top, bottom;
 };
 
-// ---- Largest magnitude. A NaN wins, since magnitudes are compared as integers. -------------
-
-HWY_INLINE float max_of_lanes(VI v) {
-  return hn::GetLane(hn::BitCast(DF(), hn::MaxOfLanes(DI(), v)));
-}
-
-HWY_INLINE VI magnitude(VF v) { return hn::BitCast(DI(), abs_bits(v)); }
-
-template <Dtype kType>
-HWY_INLINE float absmax_of_tile(const std::byte* x) {
-  const auto bits = [&](std::size_t j) {
-    return magnitude(load<kType>(x + j * kLanes * size_of(kType)));
-  };
-  const VI a = hn::Max(bits(0), bits(1)), b = hn::Max(bits(2), bits(3));
-  const VI c = hn::Max(bits(4), bits(5)), d = hn::Max(bits(6), bits(7));
-  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
-}
-
-template <Dtype kType>
-HWY_INLINE float absmax(const std::byte* x, std::size_t m) {
-  constexpr std::size_t kSize = size_of(kType);
-  const auto bits = [&](std::size_t i) { return magnitude(load<kType>(x + i * kSize)); };
-  VI a = hn::Zero(DI()), b = a, c = a, d = a;
-  std::size_t i = 0;
-  for (; i + 8 * kLanes <= m; i += 8 * kLanes) {
-    a = hn::Max(a, hn::Max(bits(i), bits(i + kLanes)));
-    b = hn::Max(b, hn::Max(bits(i + 2 * kLanes), bits(i + 3 * kLanes)));
-    c = hn::Max(c, hn::Max(bits(i + 4 * kLanes), bits(i + 5 * kLanes)));
-    d = hn::Max(d, hn::Max(bits(i + 6 * kLanes), bits(i + 7 * kLanes)));
-  }
-  for (; i + kLanes <= m; i += kLanes) a = hn::Max(a, bits(i));
-  if (i < m) b = hn::Max(b, magnitude(load_some<kType>(x + i * kSize, m - i)));
-  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
-}
-
 // ---- Rounding. The low byte of the result is q in two's complement. ------------------------
 
 /// 1.5 * 2^23 + q has q in its mantissa, and the addition rounds to nearest even.
@@ -90,9 +56,8 @@ HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* word
     return integer_bits(hn::Min(v, e.top));
   } else {
     const VF below = hn::Floor(v);
-    const VU word = hn::ShiftRight<8>(hn::LoadU(DU(), words + at));
-    const VF u = hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), word)), hn::Set(DF(), 0x1p-24F));
-    const VF up = hn::IfThenElseZero(hn::Lt(u, hn::Sub(v, below)), hn::Set(DF(), 1.0F));
+    const VF up =
+        hn::IfThenElseZero(hn::Lt(uniform(words + at), hn::Sub(v, below)), hn::Set(DF(), 1.0F));
     return integer_bits(hn::Min(hn::Max(hn::Add(below, up), e.bottom), e.top));
   }
 }

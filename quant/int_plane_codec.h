@@ -45,14 +45,49 @@ struct IntFactors {
   bool zero = true;
 };
 
+struct IntRange {
+  float min = 0, max = 0;
+  bool finite = true;
+};
+
 /// From the smallest and largest number; `finite` if all are. Writes the metadata.
-IntFactors write_int_meta(const IntPlaneFormat& f, float min, float max, bool finite,
-                          std::byte* meta);
+IntFactors write_int_meta(const IntPlaneFormat& f, IntRange range, std::byte* meta);
 
 /// A number is (min + q * step) * post.
 struct IntMeta {
   float step, min, post;
 };
 IntMeta read_int_meta(const IntPlaneFormat& f, const std::byte* meta);
+
+/// Bytes of the step, and of the minimum beside it.
+std::size_t meta_size(MetaFormat m);
+MetaFormat min_format(MetaFormat scale);
+
+/// Kernels on 1 .. 4096 numbers of fp32, at any instruction set, with the bytes of reference::.
+/// x[0] is number `first` of the span; `noise` is null unless f.stochastic.
+IntRange int_range(const float* x, std::size_t n);
+/// From a block's start; the last block may be short.
+void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
+                       std::uint64_t first, const Philox* noise, std::byte* meta,
+                       std::byte* payload);
+/// A piece of whole groups of a larger block.
+void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
+                    std::size_t n, std::uint64_t first, const Philox* noise,
+                    std::byte* payload);
+/// Either of them again; `add`: out += value.
+void decode_int_blocks(const IntPlaneFormat& f, const std::byte* meta, const std::byte* payload,
+                       std::size_t n, bool add, float* out);
+
+namespace reference {
+IntRange int_range(const float* x, std::size_t n);
+void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
+                       std::uint64_t first, const Philox* noise, std::byte* meta,
+                       std::byte* payload);
+void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
+                    std::size_t n, std::uint64_t first, const Philox* noise,
+                    std::byte* payload);
+void decode_int_blocks(const IntPlaneFormat& f, const std::byte* meta, const std::byte* payload,
+                       std::size_t n, bool add, float* out);
+}  // namespace reference
 
 }  // namespace zeropp::quant

@@ -65,6 +65,12 @@ HWY_INLINE const std::uint32_t* fill_noise(const Philox& noise, std::uint64_t fi
   return words + first % 4;
 }
 
+/// Philox::uniform of kLanes words.
+HWY_INLINE VF uniform(const std::uint32_t* words) {
+  const VU word = hn::ShiftRight<8>(hn::LoadU(DU(), words));
+  return hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), word)), hn::Set(DF(), 0x1p-24F));
+}
+
 #endif  // ZEROPP_SIMD
 }  // namespace zeropp::quant::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
