@@ -21,27 +21,29 @@ namespace zeropp::quant::HWY_NAMESPACE {
 /// Codes of m numbers; whole vectors are written.
 template <class F>
 HWY_INLINE void quantize(const float* x, std::size_t m, BlockFactors by, std::uint8_t* codes) {
-  const DF df;
-  if (by.zero) {
+  if (HWY_UNLIKELY(by.zero)) {
     std::memset(codes, F::kZero, m);
     return;
   }
-  const VF pre = hn::Set(df, by.pre), mul = hn::Set(df, by.mul);
-  const auto code = [&](VF v) { return encode_codes<F>(hn::Mul(hn::Mul(v, pre), mul)); };
-  std::size_t i = 0;
-  for (; i + kLanes <= m; i += kLanes) store_codes(code(hn::LoadU(df, x + i)), codes + i);
-  if (i == m) return;
-  store_codes(code(load_some<Dtype::kF32>(reinterpret_cast<const std::byte*>(x + i), m - i)),
-              codes + i);
+  const VF mul = hn::Set(DF(), by.mul);
+  if (HWY_LIKELY(by.pre == 1)) {
+    code_run(x, m, codes, [&](VF v, std::size_t) { return encode_codes<F>(hn::Mul(v, mul)); });
+    return;
+  }
+  const VF pre = hn::Set(DF(), by.pre);
+  code_run(x, m, codes,
+           [&](VF v, std::size_t) { return encode_codes<F>(hn::Mul(hn::Mul(v, pre), mul)); });
 }
 
-/// Factors of `count` <= kLanes blocks side by side, or each would wait for its divisions.
-/// `ordinary` where they hold; write_scale decides the rest.
-struct FewFactors {
-  alignas(64) float maxima[kLanes];
-  alignas(64) float mul[kLanes];
-  alignas(64) float scale[kLanes];         ///< kFp32.
-  alignas(64) std::uint32_t byte[kLanes];  ///< kE8M0.
+/// Factors of blocks side by side, or each would wait for its divisions; write_scale decides
+/// where they are not ordinary.
+constexpr std::size_t kMany = 16 * kLanes;
+
+struct ManyFactors {
+  alignas(64) float maxima[kMany];
+  alignas(64) float mul[kMany];
+  alignas(64) float scale[kMany];         ///< kFp32.
+  alignas(64) std::uint32_t byte[kMany];  ///< kE8M0.
 };
 
 HWY_INLINE bool ordinary(BlockScaleKind kind, float a) {
@@ -49,23 +51,39 @@ HWY_INLINE bool ordinary(BlockScaleKind kind, float a) {
 }
 
 template <class F>
-HWY_INLINE void find_factors(BlockScaleKind kind, FewFactors& few) {
+HWY_INLINE void find_factors(BlockScaleKind kind, std::size_t at, ManyFactors& many) {
   const DF df;
-  const VF a = hn::Load(df, few.maxima);
+  const VF a = hn::Load(df, many.maxima + at);
   if (kind == BlockScaleKind::kFp32) {
     const VF d = hn::Set(df, F::kMax);
-    hn::Store(hn::Div(a, d), df, few.scale);
-    hn::Store(hn::Div(d, a), df, few.mul);
+    hn::Store(hn::Div(a, d), df, many.scale + at);
+    hn::Store(hn::Div(d, a), df, many.mul + at);
     return;
   }
   if constexpr (!std::is_same_v<F, Nf4>) {
     // The byte e + 127, and 2^-e.
     const VI exponent = hn::BitCast(DI(), hn::ShiftRight<23>(hn::BitCast(DU(), a)));
     const VI byte = hn::Max(hn::Zero(DI()), hn::Sub(exponent, hn::Set(DI(), F::kEmax)));
-    hn::Store(hn::BitCast(DU(), byte), DU(), few.byte);
+    hn::Store(hn::BitCast(DU(), byte), DU(), many.byte + at);
     const VI inverse = hn::ShiftLeft<23>(hn::Sub(hn::Set(DI(), 254), byte));
-    hn::Store(hn::BitCast(df, inverse), df, few.mul);
+    hn::Store(hn::BitCast(df, inverse), df, many.mul + at);
   }
+}
+
+/// Largest magnitudes of at most kMany blocks; returns how many numbers those hold.
+HWY_INLINE std::size_t find_maxima(const float* x, std::size_t n, std::size_t block,
+                                   float* maxima) {
+  std::size_t at = 0;
+  for (std::size_t first = 0; first < kMany && at < n; first += kLanes) {
+    VI lanes[kLanes];
+    for (std::size_t b = 0; b < kLanes; ++b) {
+      const std::size_t m = std::min(block, n - at);
+      lanes[b] = absmax_lanes(x + at, m);
+      at += m;
+    }
+    hn::Store(max_of_each(lanes), DF(), maxima + first);
+  }
+  return at;
 }
 
 template <class F>
@@ -73,29 +91,24 @@ HWY_INLINE void encode_blocks(const FloatBlockFormat& f, const float* x, std::si
                               std::byte* scales, std::byte* payload) {
   const std::size_t scale_bytes = f.layout().block_bytes;
   alignas(64) std::uint8_t codes[kCodeRoom];
-  FewFactors few;
+  ManyFactors many;
   for (std::size_t first = 0; first < n;) {
-    std::size_t count = 0, end = first;
-    hn::Store(hn::Set(DF(), 1.0F), DF(), few.maxima);
-    for (; count < kLanes && end < n; ++count) {
-      const std::size_t m = std::min(f.block, n - end);
-      few.maxima[count] = absmax(x + end, m);
-      end += m;
-    }
-    find_factors<F>(f.scale, few);
-    for (std::size_t b = 0; b < count; ++b, first += f.block, scales += scale_bytes) {
+    const std::size_t end = first + find_maxima(x + first, n - first, f.block, many.maxima);
+    const std::size_t count = (end - first + f.block - 1) / f.block;
+    for (std::size_t b = 0; b < count; b += kLanes) find_factors<F>(f.scale, b, many);
+    for (std::size_t b = 0; b < count; ++b, scales += scale_bytes) {
       const std::size_t m = std::min(f.block, n - first);
-      BlockFactors by{1, few.mul[b], false};
-      if (HWY_UNLIKELY(!ordinary(f.scale, few.maxima[b]))) {
-        by = write_scale(f, few.maxima[b], scales);
+      BlockFactors by{1, many.mul[b], false};
+      if (HWY_UNLIKELY(!ordinary(f.scale, many.maxima[b]))) {
+        by = write_scale(f, many.maxima[b], scales);
       } else if (f.scale == BlockScaleKind::kFp32) {
-        std::memcpy(scales, few.scale + b, sizeof(float));
+        std::memcpy(scales, many.scale + b, sizeof(float));
       } else {
-        *scales = static_cast<std::byte>(few.byte[b]);
+        *scales = static_cast<std::byte>(many.byte[b]);
       }
       quantize<F>(x + first, m, by, codes + first);
+      first += m;
     }
-    first = end;
   }
   pack_codes<F::kBits>(codes, f.block, n, payload);
 }
@@ -141,35 +154,15 @@ class Values {
   VF scale_;
 };
 
-/// out = values, or out += values.
-template <bool kAdd>
-HWY_INLINE void put_values(VF v, float* out) {
-  if constexpr (kAdd) v = canonical(hn::Add(hn::LoadU(DF(), out), v));
-  hn::StoreU(v, DF(), out);
-}
-
-template <bool kAdd>
-HWY_INLINE void put_some(VF v, float* out, std::size_t m) {
-  auto* at = reinterpret_cast<std::byte*>(out);
-  if constexpr (kAdd) v = canonical(hn::Add(load_some<Dtype::kF32>(at, m), v));
-  store_some<Dtype::kF32>(v, at, m);
-}
-
 template <class F, bool kAdd>
 HWY_INLINE void decode_blocks(const FloatBlockFormat& f, const std::byte* scales,
                               const std::byte* payload, std::size_t n, float* out) {
   const std::size_t scale_bytes = f.layout().block_bytes;
   alignas(64) std::uint8_t codes[kCodeRoom];
   unpack_codes<F::kBits>(payload, f.block, n, codes);
-  for (std::size_t first = 0; first < n; scales += scale_bytes) {
-    const std::size_t end = n - first < f.block ? n : first + f.block;
-    const Values<F> values(read_scale(f, scales));
-    for (; first + kLanes <= end; first += kLanes) {
-      put_values<kAdd>(values(load_codes(codes + first)), out + first);
-    }
-    if (first == end) continue;
-    put_some<kAdd>(values(load_codes(codes + first)), out + first, end - first);
-    first = end;
+  for (std::size_t first = 0, m = 0; first < n; first += m, scales += scale_bytes) {
+    m = std::min(f.block, n - first);
+    value_run<kAdd>(codes + first, m, out + first, Values<F>(read_scale(f, scales)));
   }
 }
 

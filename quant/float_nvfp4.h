@@ -18,9 +18,10 @@ namespace zeropp::quant {
 ///   s = E4M3(fp32(A / (6 * t))), the quotient in double; s = 0: codes +0.
 ///   p = s * t in double; v = x * fp32(1 / p), or (x * 2^100) * fp32(1 / (p * 2^100)) if
 ///   A < 2^-100; the code is the nearest E2M1 value of v, ties to even, saturating.
-///   4over6: also with 4 * t for 6 * t, and the smaller sum of (value * p - x)^2 wins; 6 where
-///   equal (Cook et al., Four Over Six, 2025). In double, zeros for what a short block lacks:
-///   squares i and i + 8 are added, of those sums i and i + 4, then i and i + 2, then the two.
+///   4over6: also with 4 * t for 6 * t; the smaller error E * p^2 wins, 6 where equal (Cook et
+///   al., Four Over Six, 2025). E is the sum of (|value| - |v|)^2 in fp32, over zeros where a
+///   block is short: of numbers 4j .. 4j + 3 (first + third) + (second + fourth), of those sums
+///   (0 + 1) + (2 + 3). E * p^2 is a double, and infinite where s = 0.
 /// Decoding is fp32(value * p), the product in double; NaN is 0x7FC00000.
 enum class Nvfp4Rule { kMax, k4Over6 };
 

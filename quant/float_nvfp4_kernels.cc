@@ -21,171 +21,219 @@ namespace zeropp::quant::HWY_NAMESPACE {
 constexpr std::size_t kSixteen = kNvfp4Block;
 constexpr std::size_t kVectors = kSixteen / kLanes;  ///< Of a block.
 
-/// Calls use(numbers, m): whole blocks where they lie, a short last one padded with zeros.
-template <class Use>
-HWY_INLINE void for_blocks(const float* x, std::size_t n, const Use& use) {
-  std::size_t i = 0;
-  for (; i + kSixteen <= n; i += kSixteen) use(x + i, kSixteen);
-  if (i == n) return;
-  alignas(64) float padded[kSixteen] = {};
-  std::memcpy(padded, x + i, (n - i) * sizeof(float));
-  use(static_cast<const float*>(padded), n - i);
-}
-
-HWY_INLINE float absmax_of_sixteen(const float* x) {
-  VI top = magnitude(hn::LoadU(DF(), x));
-  for (std::size_t j = 1; j < kVectors; ++j) {
-    top = hn::Max(top, magnitude(hn::LoadU(DF(), x + j * kLanes)));
-  }
-  return max_of_lanes(top);
-}
-
 float Nvfp4FiniteMax(const float* x, std::size_t n) {
   float max = absmax(x, n);
   if (max <= FLT_MAX) return max;
   max = 0;
-  for_blocks(x, n, [&](const float* block, std::size_t) {
-    const float a = absmax_of_sixteen(block);
+  for (std::size_t i = 0; i < n; i += kSixteen) {
+    const float a = absmax(x + i, std::min(kSixteen, n - i));
     if (a <= FLT_MAX) max = std::max(max, a);
-  });
+  }
   return max;
 }
 
-/// What the scales of kLanes blocks do to their numbers.
+constexpr std::size_t kMany = kCodeTile / kSixteen;  ///< Blocks of a tile.
+
+/// What the scales of blocks do to their numbers.
 struct Scaled {
-  alignas(64) double p[kLanes];
-  alignas(64) float mul[kLanes];
-  alignas(64) std::uint8_t scale[kLanes];
+  alignas(64) float mul[kMany];
+  alignas(64) double p[kMany];
+  alignas(64) float error[kMany];
+  alignas(64) std::uint32_t scale[kMany];
 };
 
-/// With A = `a`, most of it in vectors of blocks.
-HWY_INLINE void find_scales(double divisor, float t, VF a, VF pre, Scaled& s) {
+HWY_INLINE void find_scales(double divisor, float t, VF a, VF pre, std::size_t at, Scaled& s) {
   const VU scale = encode_codes<E4M3>(narrow(widen(a) / both(divisor * t)));
   const Doubles p = widen(decode_codes<E4M3>(scale)) * both(t);
-  store_codes(scale, s.scale);
-  hn::Store(p.low, DD(), s.p);
-  hn::Store(p.high, DD(), s.p + kLanes / 2);
-  hn::Store(narrow(both(1) / (p * widen(pre))), DF(), s.mul);
+  hn::Store(scale, DU(), s.scale + at);
+  hn::Store(p.low, DD(), s.p + at);
+  hn::Store(p.high, DD(), s.p + at + kLanes / 2);
+  hn::Store(narrow(both(1) / (p * widen(pre))), DF(), s.mul + at);
 }
 
-HWY_INLINE void quantize(const float* x, float pre, float mul, std::uint8_t* codes) {
-  const VF first = hn::Set(DF(), pre), second = hn::Set(DF(), mul);
-  for (std::size_t j = 0; j < kSixteen; j += kLanes) {
-    const VF v = hn::Mul(hn::Mul(hn::LoadU(DF(), x + j), first), second);
-    store_codes(encode_codes<E2M1>(v), codes + j);
-  }
+/// Magnitudes' codes and the squares of what they err; v >= 0.
+struct Rounded {
+  VU code;
+  VF square;
+};
+
+HWY_INLINE Rounded round_magnitude(VF v) {
+  const VF a = hn::Min(v, hn::Set(DF(), E2M1::kMax));
+  const VU unit = unit_of<E2M1>(a);
+  const VF lifted = hn::Add(a, hn::BitCast(DF(), unit));
+  const VF d = hn::Sub(hn::Sub(lifted, hn::BitCast(DF(), unit)), v);
+  return {hn::Add(hn::Sub(hn::BitCast(DU(), lifted), unit), binade_of<E2M1>(unit)),
+          hn::Mul(d, d)};
 }
 
-template <class D>
-HWY_INLINE double sum_in_halves(D d, hn::Vec<D> v) {
-  if constexpr (hn::MaxLanes(d) == 1) {
-    return hn::GetLane(v);
+/// E of kLanes blocks, from the squares of vector j of block b at [j][b].
+HWY_INLINE VF errors(const VF (&squares)[kVectors][kLanes]) {
+  const auto add = [](VF a, VF b) { return hn::Add(a, b); };
+  VF sums[kVectors];
+  for (std::size_t j = 0; j < kVectors; ++j) sums[j] = fold_each(squares[j], add);
+  if constexpr (kVectors == 1) {
+    return sums[0];
+  } else if constexpr (kVectors == 2) {
+    return add(sums[0], sums[1]);
   } else {
-    const hn::Half<D> half;
-    return sum_in_halves(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+    return add(add(sums[0], sums[1]), add(sums[2], sums[3]));
   }
 }
 
-/// Sum of (value * p - x)^2, added in halves. value * p is exact, so a fused subtraction is
-/// too.
-HWY_INLINE double error_of(double p, const float* x, const std::uint8_t* codes) {
-  const DD dd;
-  const VD by = hn::Set(dd, p);
-  VD squares[2 * kVectors];
-  for (std::size_t j = 0; j < kVectors; ++j) {
-    const Doubles value = widen(decode_codes<E2M1>(load_codes(codes + j * kLanes)));
-    const Doubles is = widen(hn::LoadU(DF(), x + j * kLanes));
-    const VD low = hn::MulSub(value.low, by, is.low),
-             high = hn::MulSub(value.high, by, is.high);
-    squares[2 * j] = hn::Mul(low, low);
-    squares[2 * j + 1] = hn::Mul(high, high);
-  }
-  for (std::size_t half = kVectors; half != 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) squares[i] = hn::Add(squares[i], squares[i + half]);
-  }
-  return sum_in_halves(dd, squares[0]);
-}
-
-/// Eight bytes of one block's codes.
-HWY_INLINE void pack_sixteen(const std::uint8_t* codes, std::byte* out) {
-  std::uint64_t low, high;
-  std::memcpy(&low, codes, 8);
-  std::memcpy(&high, codes + 8, 8);
-  low |= high << 4;
-  std::memcpy(out, &low, 8);
-}
-
-/// Up to kLanes blocks whose numbers lie in a row; n of them, `padded` with zeros to whole
-/// blocks.
+/// A tile of whole blocks; each step runs over all of them, since a block alone would wait for
+/// every result.
 template <bool k4Over6>
-HWY_INLINE void encode_few(float t, const float* x, std::size_t n, std::byte* scales,
-                           std::byte* payload) {
-  const DF df;
-  const std::size_t count = (n + kSixteen - 1) / kSixteen;
-  alignas(64) float maxima[kLanes] = {}, pre[kLanes];
-  for (std::size_t b = 0; b < count; ++b) maxima[b] = absmax_of_sixteen(x + b * kSixteen);
-  const VF a = hn::Load(df, maxima);
-  const VF up = hn::IfThenElse(hn::Lt(a, hn::Set(df, 0x1p-100F)), hn::Set(df, 0x1p100F),
-                               hn::Set(df, 1.0F));
-  hn::Store(up, df, pre);
-  Scaled six, four;
-  find_scales(6, t, a, up, six);
-  if constexpr (k4Over6) find_scales(4, t, a, up, four);
-  alignas(64) std::uint8_t codes[2][kLanes * kSixteen];
-  alignas(64) std::uint8_t best[kLanes];
-  const auto quantized = [&](const Scaled& s, std::size_t b, std::uint8_t* to) {
-    to += b * kSixteen;
-    if (HWY_UNLIKELY(s.scale[b] == 0)) {
-      std::memset(to, 0, kSixteen);
+class TileEncoder {
+ public:
+  HWY_INLINE TileEncoder(float t, const float* x, std::size_t count) : x_(x), count_(count) {
+    const DF df;
+    for (std::size_t first = 0; first < count; first += kLanes) {
+      VI lanes[kLanes];
+      for (std::size_t b = 0; b < kLanes; ++b) {
+        const std::size_t at = std::min(first + b, count - 1) * kSixteen;
+        lanes[b] = magnitude(hn::LoadU(df, x + at));
+        for (std::size_t j = kLanes; j < kSixteen; j += kLanes) {
+          lanes[b] = hn::Max(lanes[b], magnitude(hn::LoadU(df, x + at + j)));
+        }
+      }
+      hn::Store(max_of_each(lanes), df, maxima_ + first);
+    }
+    for (std::size_t first = 0; first < count; first += kLanes) {
+      const VF a = hn::Load(df, maxima_ + first);
+      const auto tiny = hn::Lt(a, hn::Set(df, 0x1p-100F));
+      const VF pre = hn::IfThenElse(tiny, hn::Set(df, 0x1p100F), hn::Set(df, 1.0F));
+      hn::Store(pre, df, pre_ + first);
+      tiny_ = tiny_ || !hn::AllFalse(df, tiny);
+      find_scales(6, t, a, pre, first, six_);
+      if constexpr (k4Over6) find_scales(4, t, a, pre, first, four_);
+    }
+  }
+
+  /// Writes the scales, and the payloads but for a short last block's: its codes go to `last`.
+  HWY_INLINE void encode(bool is_short, std::byte* scales, std::byte* payload,
+                         std::uint8_t* last) {
+    tiny_ ? quantize<true>() : quantize<false>();
+    for (std::size_t first = 0; first < count_; first += kLanes) choose(first);
+    for (std::size_t b = 0; b < count_; ++b, payload += kSixteen / 2) {
+      scales[b] = static_cast<std::byte>(scale_[b]);
+      std::uint64_t half[2];
+      std::memcpy(half, codes_ + b * kSixteen, sizeof half);
+      for (std::uint64_t& codes : half) codes = chosen(codes, shift_[b], keep_[b]);
+      if (HWY_UNLIKELY(is_short && b + 1 == count_)) {
+        std::memcpy(last, half, sizeof half);
+      } else {
+        half[0] |= half[1] << 4;
+        std::memcpy(payload, half, sizeof half[0]);
+      }
+    }
+  }
+
+ private:
+  /// Bytes hold a code for 6; and under 4over6 the one for 4, but for its sign, in bits 4 to 6.
+  static HWY_INLINE std::uint64_t chosen(std::uint64_t codes, unsigned shift, unsigned keep) {
+    constexpr std::uint64_t kOnes = 0x0101010101010101;
+    if constexpr (!k4Over6) return codes & (keep * kOnes);
+    return (((codes >> shift) & (7 * kOnes)) | (codes & (8 * kOnes))) & (keep * kOnes);
+  }
+
+  /// Scales of kLanes blocks: which candidate, and whether there are codes at all.
+  HWY_INLINE void choose(std::size_t first) {
+    const DU du;
+    const VU none = hn::Zero(du);
+    const VF a = hn::Load(DF(), maxima_ + first);
+    const auto finite = hn::RebindMask(du, hn::Le(a, hn::Set(DF(), FLT_MAX)));
+    const auto zero = hn::RebindMask(du, hn::Eq(a, hn::Zero(DF())));
+    VU scale = hn::Load(du, six_.scale + first);
+    if constexpr (k4Over6) {
+      const VU four = hn::Load(du, four_.scale + first);
+      // All ones where 4's error is less; a scale of zero loses.
+      VU takes = hn::IfThenElse(hn::Eq(scale, none), hn::Set(du, ~0U), less_error(first));
+      takes = hn::IfThenZeroElse(hn::Eq(four, none), takes);
+      scale = hn::IfVecThenElse(takes, four, scale);
+      hn::Store(hn::And(takes, set_bits(4)), du, shift_ + first);
+    }
+    const VU codes = hn::IfThenElseZero(finite, hn::IfThenZeroElse(zero, scale));
+    hn::Store(hn::IfThenZeroElse(hn::Eq(codes, none), set_bits(15)), du, keep_ + first);
+    hn::Store(hn::IfThenElse(finite, codes, set_bits(0x7F)), du, scale_ + first);
+  }
+
+  HWY_INLINE Doubles error_of(const Scaled& s, std::size_t first) const {
+    const Doubles p{hn::Load(DD(), s.p + first), hn::Load(DD(), s.p + first + kLanes / 2)};
+    return widen(hn::Load(DF(), s.error + first)) * (p * p);
+  }
+  HWY_INLINE VU less_error(std::size_t first) const {
+    const Doubles e4 = error_of(four_, first), e6 = error_of(six_, first);
+    const VD one = hn::Set(DD(), 1), none = hn::Zero(DD());
+    const VF less = narrow({hn::IfThenElse(hn::Lt(e4.low, e6.low), one, none),
+                            hn::IfThenElse(hn::Lt(e4.high, e6.high), one, none)});
+    return hn::VecFromMask(DU(), hn::RebindMask(DU(), hn::Gt(less, hn::Zero(DF()))));
+  }
+
+  template <bool kTiny>
+  HWY_INLINE void quantize() {
+    const DF df;
+    const auto scaled = [&](VF v, const Scaled& s, std::size_t b) {
+      if constexpr (kTiny) v = hn::Mul(v, hn::Set(df, pre_[b]));
+      return hn::Mul(v, hn::Set(df, s.mul[b]));
+    };
+    if constexpr (!k4Over6) {
+      for (std::size_t i = 0; i < count_ * kSixteen; i += 2 * kLanes) {
+        const std::size_t next = i + kLanes;  // The last may lie beyond the numbers.
+        const VF second = next < count_ * kSixteen ? hn::LoadU(df, x_ + next) : hn::Zero(df);
+        store_bytes(encode_codes<E2M1>(scaled(hn::LoadU(df, x_ + i), six_, i / kSixteen)),
+                    encode_codes<E2M1>(scaled(second, six_, next / kSixteen % kMany)),
+                    reinterpret_cast<std::byte*>(codes_ + i));
+      }
     } else {
-      quantize(x + b * kSixteen, pre[b], s.mul[b], to);
-    }
-  };
-  for (std::size_t b = 0; b < count; ++b) {
-    best[b] = 0;
-    quantized(six, b, codes[0]);
-    if constexpr (k4Over6) quantized(four, b, codes[1]);
-  }
-  if constexpr (k4Over6) {
-    for (std::size_t b = 0; b < count; ++b) {
-      const std::size_t at = b * kSixteen;
-      best[b] = error_of(four.p[b], x + at, codes[1] + at) <
-                error_of(six.p[b], x + at, codes[0] + at);
-    }
-  }
-  for (std::size_t b = 0; b < count; ++b, payload += kSixteen / 2) {
-    std::uint8_t* chosen = codes[best[b]] + b * kSixteen;
-    std::uint8_t scale = k4Over6 && best[b] != 0 ? four.scale[b] : six.scale[b];
-    if (HWY_UNLIKELY(!(maxima[b] > 0 && maxima[b] <= FLT_MAX))) {
-      std::memset(chosen, 0, kSixteen);
-      scale = maxima[b] == 0 ? 0 : 0x7F;
-    }
-    scales[b] = static_cast<std::byte>(scale);
-    const std::size_t m = n - b * kSixteen;
-    if (HWY_LIKELY(m >= kSixteen)) {
-      pack_sixteen(chosen, payload);
-    } else {
-      alignas(16) std::uint8_t padded[kSixteen + 8] = {};
-      std::memcpy(padded, chosen, m);  // Padding may have taken the sign of zero.
-      bit_planes::pack_group<4>(padded, m, payload);
+      VF squares6[kVectors][kLanes], squares4[kVectors][kLanes];
+      for (std::size_t first = 0; first < count_; first += kLanes) {
+        for (std::size_t b = 0; b < kLanes; ++b) {
+          for (std::size_t j = 0; j < kVectors; ++j) {
+            const std::size_t block = std::min(first + b, count_ - 1);
+            const std::size_t at = block * kSixteen + j * kLanes;
+            const VF v = hn::LoadU(df, x_ + at), a = hn::Abs(v);
+            const Rounded six = round_magnitude(scaled(a, six_, block));
+            const Rounded four = round_magnitude(scaled(a, four_, block));
+            squares6[j][b] = six.square;
+            squares4[j][b] = four.square;
+            const VU sign = hn::And(hn::ShiftRight<28>(hn::BitCast(DU(), v)), set_bits(8));
+            const VU both_codes = hn::Or(six.code, hn::ShiftLeft<4>(four.code));
+            store_bytes(hn::Or(both_codes, sign), reinterpret_cast<std::byte*>(codes_ + at));
+          }
+        }
+        hn::Store(errors(squares6), df, six_.error + first);
+        hn::Store(errors(squares4), df, four_.error + first);
+      }
     }
   }
-}
+
+  const float* x_;
+  std::size_t count_;
+  bool tiny_ = false;
+  alignas(64) float maxima_[kMany];
+  alignas(64) float pre_[kMany];
+  alignas(64) std::uint32_t scale_[kMany];
+  alignas(64) std::uint32_t keep_[kMany];   ///< 15, or 0 where every code is +0.
+  alignas(64) std::uint32_t shift_[kMany];  ///< 4 where the candidate of 4 is taken.
+  Scaled six_, four_;
+  alignas(64) std::uint8_t codes_[kCodeRoom];
+};
 
 template <bool k4Over6>
 HWY_INLINE void encode_blocks(float t, const float* x, std::size_t n, std::byte* scales,
                               std::byte* payload) {
-  constexpr std::size_t kFew = kLanes * kSixteen;
-  for (std::size_t i = 0; i < n; i += kFew, scales += kLanes, payload += kFew / 2) {
-    const std::size_t m = std::min(kFew, n - i);
-    if (m % kSixteen == 0) {
-      encode_few<k4Over6>(t, x + i, m, scales, payload);
-    } else {
-      alignas(64) float padded[kFew] = {};
-      std::memcpy(padded, x + i, m * sizeof(float));
-      encode_few<k4Over6>(t, padded, m, scales, payload);
-    }
+  if (n == 0) return;
+  const std::size_t count = (n + kSixteen - 1) / kSixteen, rest = n % kSixteen;
+  alignas(16) std::uint8_t last[kSixteen + 8] = {};
+  if (rest == 0) {
+    TileEncoder<k4Over6>(t, x, count).encode(false, scales, payload, last);
+    return;
   }
+  alignas(64) float padded[kCodeTile] = {};
+  std::memcpy(padded, x, n * sizeof(float));
+  TileEncoder<k4Over6>(t, padded, count).encode(true, scales, payload, last);
+  std::memset(last + rest, 0, kSixteen - rest);  // Padding may have a sign.
+  bit_planes::pack_group<4>(last, rest, payload + (count - 1) * kSixteen / 2);
 }
 
 void EncodeNvfp4Blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
@@ -198,21 +246,23 @@ void EncodeNvfp4Blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
 class BlockValues {
  public:
   explicit HWY_INLINE BlockValues(double p) : p_(p) {
-    if constexpr (kTable) table_ = product(hn::Iota(DU(), 0));
+    if constexpr (kLanes == 16) {
+      // Eight magnitudes, and the same below zero.
+      alignas(64) static constexpr double kMagnitudes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+      const auto m =
+          hn::DemoteTo(DHalf(), hn::Mul(hn::LoadU(DD(), kMagnitudes), hn::Set(DD(), p)));
+      table_ = canonical(hn::Combine(DF(), hn::Neg(m), m));
+    }
   }
   HWY_INLINE VF operator()(VU code) const {
-    if constexpr (kTable) {
+    if constexpr (kLanes == 16) {
       return hn::TableLookupLanes(table_, hn::IndicesFromVec(DF(), code));
     } else {
-      return product(code);
+      return canonical(narrow(widen(decode_codes<E2M1>(code)) * both(p_)));
     }
   }
 
  private:
-  static constexpr bool kTable = false;
-  HWY_INLINE VF product(VU code) const {
-    return canonical(narrow(widen(decode_codes<E2M1>(code)) * both(p_)));
-  }
   double p_;
   VF table_;
 };
@@ -222,27 +272,17 @@ HWY_INLINE void decode_blocks(float t, const std::byte* scales, const std::byte*
                               std::size_t n, float* out) {
   alignas(64) std::uint8_t codes[kCodeRoom];
   unpack_codes<4>(payload, kSixteen, n, codes);
-  alignas(64) std::uint8_t some_scales[kLanes] = {};
+  alignas(64) std::uint8_t bytes[kLanes] = {};
   alignas(64) double p[kLanes];
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(scales);
-  for (std::size_t first = 0; first < n; first += kLanes * kSixteen, bytes += kLanes) {
+  for (std::size_t first = 0; first < n; first += kLanes * kSixteen) {
     const std::size_t m = std::min(kLanes * kSixteen, n - first);
-    std::memcpy(some_scales, bytes, (m + kSixteen - 1) / kSixteen);
-    const Doubles scale = widen(decode_codes<E4M3>(load_codes(some_scales))) * both(t);
+    std::memcpy(bytes, scales + first / kSixteen, (m + kSixteen - 1) / kSixteen);
+    const Doubles scale = widen(decode_codes<E4M3>(load_bytes(bytes))) * both(t);
     hn::Store(scale.low, DD(), p);
     hn::Store(scale.high, DD(), p + kLanes / 2);
-    for (std::size_t i = 0; i < m; i += kLanes) {
-      const BlockValues values(p[i / kSixteen]);
-      float* to = out + first + i;
-      VF v = values(load_codes(codes + first + i));
-      if (HWY_LIKELY(i + kLanes <= m)) {
-        if constexpr (kAdd) v = canonical(hn::Add(hn::LoadU(DF(), to), v));
-        hn::StoreU(v, DF(), to);
-      } else {
-        auto* at = reinterpret_cast<std::byte*>(to);
-        if constexpr (kAdd) v = canonical(hn::Add(load_some<Dtype::kF32>(at, m - i), v));
-        store_some<Dtype::kF32>(v, at, m - i);
-      }
+    for (std::size_t i = 0; i < m; i += kSixteen) {
+      value_run<kAdd>(codes + first + i, std::min(kSixteen, m - i), out + first + i,
+                      BlockValues(p[i / kSixteen]));
     }
   }
 }

@@ -44,16 +44,23 @@ Candidate quantize(double divisor, float t, float a, const float* x, std::size_t
   const double p = double{E4M3::decode(c.scale)} * t;
   const float pre = a < 0x1p-100F ? 0x1p100F : 1.0F;
   const float mul = static_cast<float>(1 / (p * pre));
-  double squares[kNvfp4Block] = {};
+  if (c.scale == 0) {
+    c.error = std::numeric_limits<double>::infinity();
+    return c;
+  }
+  float squares[kNvfp4Block] = {};
   for (std::size_t i = 0; i < m; ++i) {
-    c.codes[i] = c.scale == 0 ? 0 : E2M1::encode(x[i] * pre * mul);
-    const double d = double{E2M1::decode(c.codes[i])} * p - x[i];
+    const float v = x[i] * pre * mul;
+    c.codes[i] = E2M1::encode(v);
+    const float d = std::fabs(E2M1::decode(c.codes[i])) - std::fabs(v);
     squares[i] = d * d;
   }
-  for (std::size_t half = kNvfp4Block / 2; half != 0; half /= 2) {
-    for (std::size_t i = 0; i < half; ++i) squares[i] += squares[i + half];
+  float quads[4];
+  for (std::size_t j = 0; j < 4; ++j) {
+    const float* q = squares + 4 * j;
+    quads[j] = (q[0] + q[2]) + (q[1] + q[3]);
   }
-  c.error = squares[0];
+  c.error = double{(quads[0] + quads[1]) + (quads[2] + quads[3])} * (p * p);
   return c;
 }
 

@@ -20,8 +20,9 @@ namespace zeropp::quant::HWY_NAMESPACE {
 #if ZEROPP_SIMD
 
 IntRange IntRangeOf(const float* x, std::size_t n) {
-  const MinMax range = min_max(x, n);
-  return {range.min, range.max, range.absmax <= FLT_MAX};
+  const MinMaxLanes range = min_max_lanes(x, n);
+  return {hn::GetLane(hn::MinOfLanes(DF(), range.min)),
+          hn::GetLane(hn::MaxOfLanes(DF(), range.max)), range.finite};
 }
 
 /// Codes of numbers under known factors.
@@ -53,15 +54,6 @@ class Quantizer {
   VU zero_;
 };
 
-/// Calls use(i, vector) for the vectors of m numbers, the last filled with zeros.
-template <class Use>
-HWY_INLINE void for_vectors(const float* x, std::size_t m, const Use& use) {
-  std::size_t i = 0;
-  for (; i + kLanes <= m; i += kLanes) use(i, hn::LoadU(DF(), x + i));
-  if (i == m) return;
-  use(i, load_some<Dtype::kF32>(reinterpret_cast<const std::byte*>(x + i), m - i));
-}
-
 HWY_INLINE void quantize(const IntPlaneFormat& f, const IntFactors& by, const float* x,
                          std::size_t m, std::uint64_t first, const Philox* noise,
                          std::uint8_t* codes) {
@@ -71,8 +63,7 @@ HWY_INLINE void quantize(const IntPlaneFormat& f, const IntFactors& by, const fl
   }
   const Quantizer quantizer(f, by);
   if (noise == nullptr) {
-    for_vectors(x, m,
-                [&](std::size_t i, VF v) { store_codes(quantizer.nearest(v), codes + i); });
+    code_run(x, m, codes, [&](VF v, std::size_t) { return quantizer.nearest(v); });
     return;
   }
   constexpr std::size_t kSegment = 512;
@@ -80,9 +71,8 @@ HWY_INLINE void quantize(const IntPlaneFormat& f, const IntFactors& by, const fl
   for (std::size_t at = 0; at < m; at += kSegment) {
     const std::size_t count = std::min(kSegment, m - at);
     const std::uint32_t* words = fill_noise(*noise, first + at, count, buffer);
-    for_vectors(x + at, count, [&](std::size_t i, VF v) {
-      store_codes(quantizer.stochastic(v, words + i), codes + at + i);
-    });
+    code_run(x + at, count, codes + at,
+             [&](VF v, std::size_t i) { return quantizer.stochastic(v, words + i); });
   }
 }
 
@@ -97,17 +87,13 @@ void EncodeIntBlocks(const IntPlaneFormat& f, const float* x, std::size_t n,
                      std::uint64_t first, const Philox* noise, std::byte* meta,
                      std::byte* payload) {
   alignas(64) std::uint8_t codes[kCodeRoom];
-  FewIntBlocks few(f);
+  ManyIntBlocks many(f);
   for (std::size_t at = 0; at < n;) {
-    std::size_t count = 0;
-    for (std::size_t end = at; count < kLanes && end < n; ++count, end += f.block) {
-      few.set(count, min_max(x + end, std::min(f.block, n - end)));
-    }
-    few.find_factors();
+    const std::size_t count = many.find(x + at, n - at);
     for (std::size_t b = 0; b < count; ++b, at += f.block) {
-      const IntFactors by = few.write(b, meta);
+      const IntFactors by = many.write(b, meta);
       quantize(f, by, x + at, std::min(f.block, n - at), first + at, noise, codes + at);
-      meta += few.bytes();
+      meta += many.bytes();
     }
   }
   bit_planes::with_bits(f.bits,
@@ -141,22 +127,6 @@ class IntValues {
   VF lowest_, step_, min_, post_;
 };
 
-template <bool kAdd, class Values>
-HWY_INLINE void decode_run(const Values& values, const std::uint8_t* codes, std::size_t m,
-                           float* out) {
-  std::size_t i = 0;
-  for (; i + kLanes <= m; i += kLanes) {
-    VF v = values(load_codes(codes + i));
-    if constexpr (kAdd) v = canonical(hn::Add(hn::LoadU(DF(), out + i), v));
-    hn::StoreU(v, DF(), out + i);
-  }
-  if (i == m) return;
-  auto* at = reinterpret_cast<std::byte*>(out + i);
-  VF v = values(load_codes(codes + i));
-  if constexpr (kAdd) v = canonical(hn::Add(load_some<Dtype::kF32>(at, m - i), v));
-  store_some<Dtype::kF32>(v, at, m - i);
-}
-
 template <bool kAdd>
 HWY_INLINE void decode_blocks(const IntPlaneFormat& f, const std::byte* meta,
                               const std::uint8_t* codes, std::size_t n, float* out) {
@@ -169,9 +139,9 @@ HWY_INLINE void decode_blocks(const IntPlaneFormat& f, const std::byte* meta,
     for (std::size_t b = 0; b < count; ++b, at += f.block) {
       const std::size_t m = std::min(f.block, n - at);
       if (HWY_LIKELY(few.plain(b))) {
-        decode_run<kAdd>(IntValues<true>(f.lowest(), few[b]), codes + at, m, out + at);
+        value_run<kAdd>(codes + at, m, out + at, IntValues<true>(f.lowest(), few[b]));
       } else {
-        decode_run<kAdd>(IntValues<false>(f.lowest(), few[b]), codes + at, m, out + at);
+        value_run<kAdd>(codes + at, m, out + at, IntValues<false>(f.lowest(), few[b]));
       }
     }
   }

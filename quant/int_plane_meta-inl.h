@@ -88,44 +88,43 @@ HWY_INLINE VU code_above(MetaFormat m, Doubles v) {
                  set_bits(m == MetaFormat::kBf16 ? 0x7F7F : 0x7BFF));
 }
 
-/// Encodes the metadata of up to kLanes blocks.
-class FewIntBlocks {
+/// Encodes the metadata of blocks. Each step runs over all of them: one alone would wait for
+/// every result.
+class ManyIntBlocks {
  public:
-  explicit FewIntBlocks(const IntPlaneFormat& f)
-      : f_(f), step_size_(meta_size(f.scale)), min_size_(meta_size(min_format(f.scale))) {
-    for (std::size_t b = 0; b < kLanes; ++b) set(b, {-1, 1, 1});
-  }
+  explicit ManyIntBlocks(const IntPlaneFormat& f)
+      : f_(f), step_size_(meta_size(f.scale)), min_size_(meta_size(min_format(f.scale))) {}
   std::size_t bytes() const { return step_size_ + (f_.asymmetric ? min_size_ : 0); }
 
-  HWY_INLINE void set(std::size_t b, MinMax x) {
-    min_[b] = x.min;
-    max_[b] = x.max;
-    top_[b] = x.absmax;
-  }
-
-  HWY_INLINE void find_factors() {
+  /// Of n numbers from a block's start; returns how many blocks were found.
+  HWY_INLINE std::size_t find(const float* x, std::size_t n) {
     const DF df;
-    const VF min = hn::Load(df, min_), top = hn::Load(df, top_);
-    VF z = hn::Zero(df);
-    Doubles range = widen(top);
-    if (f_.asymmetric) {
-      const MetaFormat format = min_format(f_.scale);
-      const VU code = code_below(format, min);
-      hn::Store(code, DU(), min_code_);
-      z = meta_value(format, code);
-      range = widen(hn::Load(df, max_)) - widen(z);
+    std::size_t count = 0;
+    for (std::size_t at = 0; count < kMany && at < n;) {
+      VF lows[kLanes], highs[kLanes];
+      const std::size_t first = count;
+      for (std::size_t b = 0; b < kLanes; ++b) {
+        if (at >= n) {
+          lows[b] = highs[b] = hn::Zero(df);
+          continue;
+        }
+        const MinMaxLanes range = min_max_lanes(x + at, std::min(f_.block, n - at));
+        lows[b] = range.min;
+        highs[b] = range.max;
+        finite_[count++] = range.finite;
+        at += f_.block;
+      }
+      hn::Store(fold_each(lows, [](VF a, VF b) { return hn::Min(a, b); }), df, min_ + first);
+      hn::Store(fold_each(highs, [](VF a, VF b) { return hn::Max(a, b); }), df, max_ + first);
     }
-    hn::Store(z, df, offset_);
-    hn::Store(narrow(range), df, range_);
-    const VU step = code_above(f_.scale, range / both(f_.divisor()));
-    hn::Store(step, DU(), step_code_);
-    hn::Store(narrow(both(1) / widen(meta_value(f_.scale, step))), df, mul_);
+    for (std::size_t b = 0; b < count; b += kLanes) find_factors(b);
+    return count;
   }
 
   HWY_INLINE IntFactors write(std::size_t b, std::byte* meta) const {
-    const bool usual = top_[b] >= 0x1p-60F && top_[b] < 0x1p126F && range_[b] > 0;
+    const bool usual = finite_[b] && top_[b] >= 0x1p-60F && top_[b] < 0x1p126F && range_[b] > 0;
     if (HWY_UNLIKELY(!usual)) {
-      return write_int_meta(f_, {min_[b], max_[b], top_[b] <= FLT_MAX}, meta);
+      return write_int_meta(f_, {min_[b], max_[b], finite_[b]}, meta);
     }
     copy_meta(step_size_, step_code_ + b, meta);
     if (f_.asymmetric) copy_meta(min_size_, min_code_ + b, meta + step_size_);
@@ -138,11 +137,35 @@ class FewIntBlocks {
   }
 
  private:
+  static constexpr std::size_t kMany = 8 * kLanes;
+
+  HWY_INLINE void find_factors(std::size_t at) {
+    const DF df;
+    const VF min = hn::Load(df, min_ + at), max = hn::Load(df, max_ + at);
+    const VF top = hn::Max(hn::Abs(min), hn::Abs(max));
+    hn::Store(top, df, top_ + at);
+    VF z = hn::Zero(df);
+    Doubles range = widen(top);
+    if (f_.asymmetric) {
+      const MetaFormat format = min_format(f_.scale);
+      const VU code = code_below(format, min);
+      hn::Store(code, DU(), min_code_ + at);
+      z = meta_value(format, code);
+      range = widen(max) - widen(z);
+    }
+    hn::Store(z, df, offset_ + at);
+    hn::Store(narrow(range), df, range_ + at);
+    const VU step = code_above(f_.scale, range / both(f_.divisor()));
+    hn::Store(step, DU(), step_code_ + at);
+    hn::Store(narrow(both(1) / widen(meta_value(f_.scale, step))), df, mul_ + at);
+  }
+
   const IntPlaneFormat& f_;
   std::size_t step_size_, min_size_;
-  alignas(64) float min_[kLanes], max_[kLanes], top_[kLanes];
-  alignas(64) float offset_[kLanes], range_[kLanes], mul_[kLanes];
-  alignas(64) std::uint32_t step_code_[kLanes], min_code_[kLanes];
+  bool finite_[kMany];
+  alignas(64) float min_[kMany], max_[kMany], top_[kMany];
+  alignas(64) float offset_[kMany], range_[kMany], mul_[kMany];
+  alignas(64) std::uint32_t step_code_[kMany], min_code_[kMany];
 };
 
 /// Decodes it.

@@ -89,24 +89,34 @@ HWY_INLINE VU encode_nf4(VF v) {
   }
 }
 
+/// Bits of the number that, added to a, rounds it to a multiple of its last place.
+template <class F>
+HWY_INLINE VU unit_of(VF a) {
+  constexpr int kLowest = 128 - F::kBias;
+  const VI exponent = hn::And(hn::BitCast(DI(), a), hn::Set(DI(), 0x7F800000));
+  const VI lifted = hn::Max(exponent, hn::Set(DI(), kLowest << 23));
+  return hn::BitCast(DU(), hn::Add(lifted, hn::Set(DI(), (23 - F::kMantissa) << 23)));
+}
+
+/// Code of the first number of a binade above the subnormals', less its units.
+template <class F>
+HWY_INLINE VU binade_of(VU unit) {
+  constexpr std::uint32_t kFirst = static_cast<std::uint32_t>(151 - F::kBias - F::kMantissa);
+  return hn::ShiftRight<23 - F::kMantissa>(hn::Sub(unit, set_bits(kFirst << 23)));
+}
+
 /// F::encode; the code is the whole lane.
 template <class F>
 HWY_INLINE VU encode_codes(VF v) {
   if constexpr (std::is_same_v<F, Nf4>) {
     return encode_nf4(v);
   } else {
-    constexpr int kM = F::kMantissa, kLowest = 128 - F::kBias;
     const VU sign = hn::And(hn::ShiftRight<32 - F::kBits>(hn::BitCast(DU(), v)),
                             set_bits(F::kMagnitude + 1));
     const VF a = hn::Min(hn::Abs(v), hn::Set(DF(), F::kMax));
-    const VI exponent = hn::Max(hn::BitCast(DI(), hn::ShiftRight<23>(hn::BitCast(DU(), a))),
-                                hn::Set(DI(), kLowest));
-    const VU unit =
-        hn::ShiftLeft<23>(hn::BitCast(DU(), hn::Add(exponent, hn::Set(DI(), 23 - kM))));
+    const VU unit = unit_of<F>(a);
     const VU units = hn::Sub(hn::BitCast(DU(), hn::Add(a, hn::BitCast(DF(), unit))), unit);
-    const VU binade =
-        hn::ShiftLeft<kM>(hn::BitCast(DU(), hn::Sub(exponent, hn::Set(DI(), kLowest))));
-    return hn::Or(sign, hn::Add(units, binade));
+    return hn::Or(sign, hn::Add(units, binade_of<F>(unit)));
   }
 }
 

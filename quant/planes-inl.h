@@ -165,13 +165,38 @@ HWY_INLINE void unpack_codes(const std::byte* in, std::size_t block, std::size_t
   }
 }
 
-/// kLanes codes as 32-bit lanes, and back (the lanes' low bytes; others are zero).
-HWY_INLINE VU load_codes(const std::uint8_t* p) {
-  return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<std::uint8_t, DU>(), p));
+/// Stores code(v) of m numbers; whole vectors are written.
+template <class Code>
+HWY_INLINE void code_run(const float* x, std::size_t m, std::uint8_t* codes, const Code& code) {
+  const DF df;
+  std::size_t i = 0;
+  for (; i + 2 * kLanes <= m; i += 2 * kLanes) {
+    store_bytes(code(hn::LoadU(df, x + i), i), code(hn::LoadU(df, x + i + kLanes), i + kLanes),
+                reinterpret_cast<std::byte*>(codes + i));
+  }
+  for (; i < m; i += kLanes) {
+    const VF v = i + kLanes <= m
+                     ? hn::LoadU(df, x + i)
+                     : load_some<Dtype::kF32>(reinterpret_cast<const std::byte*>(x + i), m - i);
+    store_bytes(code(v, i), reinterpret_cast<std::byte*>(codes + i));
+  }
 }
-HWY_INLINE void store_codes(VU codes, std::uint8_t* p) {
-  const hn::Rebind<std::uint8_t, DU> d8;
-  hn::StoreU(hn::DemoteTo(d8, hn::BitCast(DI(), codes)), d8, p);
+
+/// out = value(code), or out += value(code), of m codes; whole vectors are read.
+template <bool kAdd, class Value>
+HWY_INLINE void value_run(const std::uint8_t* codes, std::size_t m, float* out,
+                          const Value& value) {
+  std::size_t i = 0;
+  for (; i + kLanes <= m; i += kLanes) {
+    VF v = value(load_bytes(codes + i));
+    if constexpr (kAdd) v = canonical(hn::Add(hn::LoadU(DF(), out + i), v));
+    hn::StoreU(v, DF(), out + i);
+  }
+  if (i == m) return;
+  auto* at = reinterpret_cast<std::byte*>(out + i);
+  VF v = value(load_bytes(codes + i));
+  if constexpr (kAdd) v = canonical(hn::Add(load_some<Dtype::kF32>(at, m - i), v));
+  store_some<Dtype::kF32>(v, at, m - i);
 }
 
 #endif  // ZEROPP_SIMD

@@ -13,89 +13,117 @@ HWY_BEFORE_NAMESPACE();
 namespace zeropp::quant::HWY_NAMESPACE {
 #if ZEROPP_SIMD
 
-// A NaN wins, since magnitudes are compared as integers.
+/// Lane b of the result is op over all lanes of v[b]: for quads of lanes (0 op 2) op (1 op 3),
+/// for those results (0 op 1) op (2 op 3).
+template <class V, class Op>
+HWY_INLINE V fold_each(const V (&v)[kLanes], const Op& op) {
+  const hn::DFromV<V> d;
+  const hn::Repartition<std::uint64_t, decltype(d)> d64;
+  V quads[kLanes / 4];
+  for (std::size_t i = 0; i < kLanes / 4; ++i) {
+    const V *a = v + 4 * i, *b = a + 1, *c = a + 2, *e = a + 3;
+    const auto ab =
+        hn::BitCast(d64, op(hn::InterleaveLower(d, *a, *b), hn::InterleaveUpper(d, *a, *b)));
+    const auto ce =
+        hn::BitCast(d64, op(hn::InterleaveLower(d, *c, *e), hn::InterleaveUpper(d, *c, *e)));
+    quads[i] = op(hn::BitCast(d, hn::InterleaveLower(d64, ab, ce)),
+                  hn::BitCast(d, hn::InterleaveUpper(d64, ab, ce)));
+  }
+  const auto halves = [&](V low, V high) {
+    return op(hn::ConcatLowerLower(d, high, low), hn::ConcatUpperUpper(d, high, low));
+  };
+  if constexpr (kLanes == 4) {
+    return quads[0];
+  } else if constexpr (kLanes == 8) {
+    return halves(quads[0], quads[1]);
+  } else {
+    const auto neighbours = [&](V a, V b) {
+      return op(hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a),
+                hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a)));
+    };
+    return halves(neighbours(quads[0], quads[1]), neighbours(quads[2], quads[3]));
+  }
+}
+
+// Magnitudes are compared as integers, so that a NaN wins.
+
+HWY_INLINE VI magnitude(VF v) { return hn::BitCast(DI(), abs_bits(v)); }
 
 HWY_INLINE float max_of_lanes(VI v) {
   return hn::GetLane(hn::BitCast(DF(), hn::MaxOfLanes(DI(), v)));
 }
 
-HWY_INLINE VI magnitude(VF v) { return hn::BitCast(DI(), abs_bits(v)); }
-
+/// Largest magnitude of m numbers in each lane.
 template <Dtype kType>
-HWY_INLINE float absmax_of_tile(const std::byte* x) {
-  const auto bits = [&](std::size_t j) {
-    return magnitude(load<kType>(x + j * kLanes * size_of(kType)));
-  };
-  const VI a = hn::Max(bits(0), bits(1)), b = hn::Max(bits(2), bits(3));
-  const VI c = hn::Max(bits(4), bits(5)), d = hn::Max(bits(6), bits(7));
-  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
-}
-
-template <Dtype kType>
-HWY_INLINE float absmax(const std::byte* x, std::size_t m) {
+HWY_INLINE VI absmax_lanes(const std::byte* x, std::size_t m) {
   constexpr std::size_t kSize = size_of(kType);
   const auto bits = [&](std::size_t i) { return magnitude(load<kType>(x + i * kSize)); };
-  VI a = hn::Zero(DI()), b = a, c = a, d = a;
   std::size_t i = 0;
-  for (; i + 8 * kLanes <= m; i += 8 * kLanes) {
-    a = hn::Max(a, hn::Max(bits(i), bits(i + kLanes)));
-    b = hn::Max(b, hn::Max(bits(i + 2 * kLanes), bits(i + 3 * kLanes)));
-    c = hn::Max(c, hn::Max(bits(i + 4 * kLanes), bits(i + 5 * kLanes)));
-    d = hn::Max(d, hn::Max(bits(i + 6 * kLanes), bits(i + 7 * kLanes)));
+  VI a = hn::Zero(DI());
+  if (m >= kTile) {
+    VI b = a, c = a, d = a;
+    for (; i + kTile <= m; i += kTile) {
+      a = hn::Max(a, hn::Max(bits(i), bits(i + kLanes)));
+      b = hn::Max(b, hn::Max(bits(i + 2 * kLanes), bits(i + 3 * kLanes)));
+      c = hn::Max(c, hn::Max(bits(i + 4 * kLanes), bits(i + 5 * kLanes)));
+      d = hn::Max(d, hn::Max(bits(i + 6 * kLanes), bits(i + 7 * kLanes)));
+    }
+    a = hn::Max(hn::Max(a, b), hn::Max(c, d));
   }
   for (; i + kLanes <= m; i += kLanes) a = hn::Max(a, bits(i));
-  if (i < m) b = hn::Max(b, magnitude(load_some<kType>(x + i * kSize, m - i)));
-  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
+  if (i < m) a = hn::Max(a, magnitude(load_some<kType>(x + i * kSize, m - i)));
+  return a;
 }
 
+HWY_INLINE VI absmax_lanes(const float* x, std::size_t m) {
+  return absmax_lanes<Dtype::kF32>(reinterpret_cast<const std::byte*>(x), m);
+}
 HWY_INLINE float absmax(const float* x, std::size_t m) {
-  return absmax<Dtype::kF32>(reinterpret_cast<const std::byte*>(x), m);
+  return max_of_lanes(absmax_lanes(x, m));
 }
 
-/// The same three for fp32; min and max mean nothing where a number is NaN, which absmax shows.
-struct MinMax {
-  float min, max, absmax;
+HWY_INLINE VF max_of_each(const VI (&v)[kLanes]) {
+  return hn::BitCast(DF(), fold_each(v, [](VI a, VI b) { return hn::Max(a, b); }));
+}
+
+/// Smallest and largest of m > 0 numbers in each lane, which mean nothing if one is NaN.
+struct MinMaxLanes {
+  VF min, max;
+  bool finite;
 };
 
-HWY_INLINE MinMax min_max(const float* x, std::size_t m) {
+HWY_INLINE MinMaxLanes min_max_lanes(const float* x, std::size_t m) {
   const DF df;
-  VF low0, low1, high0, high1;
-  VI top0 = hn::Zero(DI()), top1 = top0;
+  VF low = hn::Set(df, x[0]), high = low;
+  VI top = hn::Zero(DI());
+  const auto add = [&](VF a) {
+    low = hn::Min(low, a);
+    high = hn::Max(high, a);
+    top = hn::Max(top, magnitude(a));
+  };
   std::size_t i = 0;
-  if (m >= kLanes) {
-    low0 = low1 = high0 = high1 = hn::LoadU(df, x);
-  } else {
-    low0 = low1 = high0 = high1 = hn::Set(df, x[0]);
+  if (m >= 4 * kLanes) {
+    VF low1 = low, high1 = high;
+    VI top1 = top;
+    for (; i + 2 * kLanes <= m; i += 2 * kLanes) {
+      const VF a = hn::LoadU(df, x + i);
+      add(hn::LoadU(df, x + i + kLanes));
+      low1 = hn::Min(low1, a);
+      high1 = hn::Max(high1, a);
+      top1 = hn::Max(top1, magnitude(a));
+    }
+    low = hn::Min(low, low1);
+    high = hn::Max(high, high1);
+    top = hn::Max(top, top1);
   }
-  for (; i + 2 * kLanes <= m; i += 2 * kLanes) {
-    const VF a = hn::LoadU(df, x + i), b = hn::LoadU(df, x + i + kLanes);
-    low0 = hn::Min(low0, a);
-    low1 = hn::Min(low1, b);
-    high0 = hn::Max(high0, a);
-    high1 = hn::Max(high1, b);
-    top0 = hn::Max(top0, magnitude(a));
-    top1 = hn::Max(top1, magnitude(b));
-  }
+  for (; i + kLanes <= m; i += kLanes) add(hn::LoadU(df, x + i));
   if (i < m) {
-    const auto rest = [&](VF a) {
-      low0 = hn::Min(low0, a);
-      high0 = hn::Max(high0, a);
-      top0 = hn::Max(top0, magnitude(a));
-    };
-    if (i + kLanes <= m) {
-      rest(hn::LoadU(df, x + i));
-      i += kLanes;
-    }
-    if (i < m) {
-      alignas(64) float lanes[kLanes];
-      hn::Store(hn::Set(df, x[i]), df, lanes);  // Repeats a number, not a zero.
-      std::memcpy(lanes, x + i, (m - i) * sizeof(float));
-      rest(hn::Load(df, lanes));
-    }
+    alignas(64) float lanes[kLanes];
+    hn::Store(hn::Set(df, x[i]), df, lanes);  // Repeats a number, not a zero.
+    std::memcpy(lanes, x + i, (m - i) * sizeof(float));
+    add(hn::Load(df, lanes));
   }
-  return {hn::GetLane(hn::MinOfLanes(df, hn::Min(low0, low1))),
-          hn::GetLane(hn::MaxOfLanes(df, hn::Max(high0, high1))),
-          max_of_lanes(hn::Max(top0, top1))};
+  return {low, high, hn::AllFalse(DI(), hn::Gt(top, hn::Set(DI(), 0x7F7FFFFF)))};
 }
 
 #endif  // ZEROPP_SIMD
