@@ -42,6 +42,18 @@ void Codec::decode_sum(std::span<const std::span<const std::byte>> wires, float 
   divide(sum.view(), divisor, out);  // By 1 too: it changes nothing but makes NaN canonical.
 }
 
+void Codec::decode_with(std::span<const std::byte> wire, const CodecContext& ctx,
+                        MutView out) const {
+  static_cast<void>(ctx);
+  decode(wire, out);
+}
+
+void Codec::decode_sum_with(std::span<const std::span<const std::byte>> wires, float divisor,
+                            const CodecContext& ctx, MutView out) const {
+  static_cast<void>(ctx);
+  decode_sum(wires, divisor, out);
+}
+
 std::size_t Codec::reduce_encode(const Codec& from,
                                  std::span<const std::span<const std::byte>> wires,
                                  std::size_t n, float divisor, const CodecContext& ctx,

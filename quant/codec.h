@@ -33,7 +33,7 @@ struct WireBytes {
   friend constexpr bool operator==(const WireBytes&, const WireBytes&) = default;
 };
 
-class CodecState;  ///< Residuals and references of stateful decorators.
+class CodecState;  ///< Residuals of stateful decorators, one object a rank (codec_state.h).
 
 /// Identity of the span being encoded: keys every random number and every residual.
 struct CodecContext {
@@ -60,11 +60,15 @@ enum class NanPolicy : std::uint8_t {
 inline constexpr std::size_t kWholeSpan = std::size_t{1} << 62;
 
 struct CodecTraits {
-  bool fixed_rate = true;     ///< wire_bytes(n) is what is sent; else an upper bound.
-  bool exact = false;         ///< A plain cast: its bytes are booked as `exact`.
-  bool unbiased = false;      ///< E[decode] = x for finite x (stochastic rounding).
-  bool deterministic = true;  ///< Bytes depend on the values alone, not on the context.
-  bool stateful = false;
+  bool fixed_rate = true;       ///< wire_bytes(n) is what is sent; else an upper bound.
+  bool exact = false;           ///< A plain cast: its bytes are booked as `exact`.
+  bool unbiased = false;        ///< E[decode] = x for finite x (stochastic rounding).
+  bool deterministic = true;    ///< Bytes depend on the values alone, not on the context.
+  bool stateful = false;        ///< encode reads and writes CodecContext::state.
+  bool receiver_state = false;  ///< Decoding does too: only the calls with a context work.
+  /// What is encoded is the difference to a reference that the caller holds and adds to
+  /// (`delta`): the codec itself only marks that, and codes the numbers it is given.
+  bool difference = false;
   std::size_t block = 1;  ///< Elements that share metadata.
   NanPolicy nan = NanPolicy::kPoisonBlock;
   /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop, up to the
@@ -109,6 +113,14 @@ class Codec {
   /// which operand's payload survives an addition differs between instruction sets.
   virtual void decode_sum(std::span<const std::span<const std::byte>> wires, float divisor,
                           MutView out) const;
+
+  /// The same for codecs whose receivers keep state. `ctx` is the receiver's own: `sender` is
+  /// this rank, `part` and `level` are those of the wires. Each (tensor, part, level) is
+  /// decoded once a micro-step.
+  virtual void decode_with(std::span<const std::byte> wire, const CodecContext& ctx,
+                           MutView out) const;
+  virtual void decode_sum_with(std::span<const std::span<const std::byte>> wires, float divisor,
+                               const CodecContext& ctx, MutView out) const;
 
   /// Encodes that sum with `this`, having decoded the sources (n elements each) with `from`;
   /// one pass where both are block codecs. Equal to from.decode_sum into fp32, then encode.

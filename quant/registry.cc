@@ -24,7 +24,9 @@ class Registry {
     if (entry.name.empty() || entry.name.find_first_of(":,=|() ") != std::string::npos) {
       throw UsageError("codec registry", "a name without :,=|() or spaces", quoted(entry.name));
     }
-    if (!entry.make) throw UsageError("codec registry", "a factory", "none: " + entry.name);
+    if (!entry.make == !entry.decorate) {
+      throw UsageError("codec registry", "one factory, make or decorate", entry.name);
+    }
     if (find(entry.name) != nullptr) {
       throw UsageError("codec registry", "a name that is not taken", quoted(entry.name));
     }
@@ -55,27 +57,52 @@ Registry& registry() {
   return instance;
 }
 
-CodecSpec parse(std::string_view text) {
-  const auto fail = [&](const char* expected) {
-    throw UsageError("codec", expected, quoted(text));
-  };
-  CodecSpec spec;
-  const std::size_t colon = text.find(':');
-  spec.name = text.substr(0, colon);
-  if (colon == std::string_view::npos) return spec;
-  for (std::string_view rest = text.substr(colon + 1);;) {
+[[noreturn]] void malformed(std::string_view text, const char* expected) {
+  throw UsageError("codec", expected, quoted(text));
+}
+
+void add_arg(CodecSpec& spec, std::string_view text, std::string_view key,
+             std::string_view value) {
+  if (!spec.args.emplace(key, value).second) malformed(text, "every key once");
+}
+
+/// "key=value,key=value"; the first may be a bare value of `first_key` unless that is empty.
+void parse_args(CodecSpec& spec, std::string_view text, std::string_view rest,
+                const std::string& first_key, const char* expected) {
+  for (bool first = true;; first = false) {
     const std::size_t comma = rest.find(',');
     const std::string_view pair = rest.substr(0, comma);
     const std::size_t equals = pair.find('=');
-    if (equals == std::string_view::npos || equals == 0 || equals + 1 == pair.size()) {
-      fail("name:key=value,key=value");
+    const bool bare = equals == std::string_view::npos && first && !first_key.empty();
+    if (pair.empty() || equals == 0 || equals == pair.size() - 1) malformed(text, expected);
+    if (!bare && equals == std::string_view::npos) malformed(text, expected);
+    if (bare) {
+      add_arg(spec, text, first_key, pair);
+    } else {
+      add_arg(spec, text, pair.substr(0, equals), pair.substr(equals + 1));
     }
-    const bool added =
-        spec.args.emplace(pair.substr(0, equals), pair.substr(equals + 1)).second;
-    if (!added) fail("every key once");
-    if (comma == std::string_view::npos) return spec;
+    if (comma == std::string_view::npos) return;
     rest = rest.substr(comma + 1);
   }
+}
+
+CodecSpec parse(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  CodecSpec spec{.name = std::string(text.substr(0, colon)), .args = {}};
+  if (colon == std::string_view::npos) return spec;
+  parse_args(spec, text, text.substr(colon + 1), "", "name:key=value,key=value");
+  return spec;
+}
+
+CodecSpec parse_decorator(std::string_view text, const CodecEntry& entry) {
+  constexpr const char* kExpected = "decorator, decorator(value) or decorator(key=value,...)";
+  CodecSpec spec{.name = entry.name, .args = {}};
+  const std::size_t open = text.find('(');
+  if (open == std::string_view::npos) return spec;
+  if (text.back() != ')') malformed(text, kExpected);
+  const std::string_view args = text.substr(open + 1, text.size() - open - 2);
+  parse_args(spec, text, args, entry.params.empty() ? "" : entry.params[0].key, kExpected);
+  return spec;
 }
 
 void require_known_keys(const CodecEntry& entry, const CodecSpec& spec) {
@@ -99,11 +126,16 @@ const std::vector<CodecEntry>& codec_entries() { return registry().entries(); }
 
 CodecPtr make_codec(std::string_view text, Dtype wire_dtype) {
   if (const std::size_t bar = text.find('|'); bar != std::string_view::npos) {
-    throw UsageError("codec", "a spec without decorators (none is known yet)",
-                     quoted(text.substr(0, bar)));
+    const std::string_view outer = text.substr(0, bar);
+    const CodecEntry entry = registry().at(std::string(outer.substr(0, outer.find('('))));
+    if (!entry.decorate) malformed(text, "a decorator before each '|', a codec after the last");
+    const CodecSpec spec = parse_decorator(outer, entry);
+    require_known_keys(entry, spec);
+    return entry.decorate(spec, make_codec(text.substr(bar + 1), wire_dtype));
   }
   const CodecSpec spec = parse(text);
   const CodecEntry entry = registry().at(spec.name);
+  if (!entry.make) malformed(text, "a codec behind the decorator, as in 'ef|int4'");
   require_known_keys(entry, spec);
   // The one codec whose default comes from the caller.
   if (spec.name == "identity" && spec.args.empty()) return identity_codec(wire_dtype);

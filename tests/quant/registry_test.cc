@@ -74,7 +74,30 @@ TEST(Registry, SyntaxErrors) {
     EXPECT_THAT(error_of(bad), HasSubstr("key=value")) << bad;
   }
   EXPECT_THAT(error_of("int8:block=1,block=2"), HasSubstr("once"));
-  EXPECT_THAT(error_of("ef(beta=0.8)|int4"), HasSubstr("ef(beta=0.8)"));
+}
+
+TEST(Registry, DecoratorsComeInsideOut) {
+  CodecEntry wrap{.name = "wrap",
+                  .help = "a test",
+                  .params = {{"n", "1", "a number"}, {"m", "2", "another"}},
+                  .examples = {},
+                  .make = {},
+                  .decorate = [](const CodecSpec& s, CodecPtr inner) -> CodecPtr {
+                    const auto n = s.args.find("n");
+                    if (n != s.args.end() && n->second == "16") return make_codec("fp16");
+                    return inner;
+                  }};
+  register_codec(wrap);
+  EXPECT_EQ(make_codec("wrap|int4:block=64")->spec(), make_codec("int4:block=64")->spec());
+  EXPECT_EQ(make_codec("wrap(16)|int4")->spec(), "fp16");
+  EXPECT_EQ(make_codec("wrap(m=3,n=16)|wrap|int4")->spec(), "fp16");
+  EXPECT_EQ(make_codec("wrap|identity", Dtype::kBF16)->spec(),
+            make_codec("identity", Dtype::kBF16)->spec());
+  for (const char* bad : {"wrap", "wrap|", "|int4", "wrap()|int4", "wrap(3|int4", "int4|int8",
+                          "wrap(1,2)|int4", "wrap(n=1,n=2)|int4", "wrap(k=1)|int4"}) {
+    EXPECT_THROW(make_codec(bad), UsageError) << bad;
+  }
+  EXPECT_THAT(error_of("absent(0.8)|int4"), HasSubstr("absent"));
 }
 
 TEST(Registry, TakesPluginsOnce) {
@@ -82,9 +105,11 @@ TEST(Registry, TakesPluginsOnce) {
                   .help = "a test",
                   .params = {{"twice", "no", "yes or no"}},
                   .examples = {},
-                  .make = [](const CodecSpec& s) {
-                    return make_codec(s.args.count("twice") != 0 ? "bf16" : "fp16");
-                  }};
+                  .make =
+                      [](const CodecSpec& s) {
+                        return make_codec(s.args.count("twice") != 0 ? "bf16" : "fp16");
+                      },
+                  .decorate = {}};
   register_codec(mine);
   EXPECT_EQ(make_codec("mine")->spec(), "fp16");
   EXPECT_EQ(make_codec("mine:twice=yes")->spec(), "bf16");
@@ -101,7 +126,7 @@ TEST(Registry, TakesPluginsOnce) {
 
 TEST(Registry, EveryEntryIsDocumented) {
   for (const CodecEntry& e : codec_entries()) {
-    if (e.name == "mine") continue;
+    if (e.name == "mine" || e.name == "wrap") continue;
     EXPECT_FALSE(e.help.empty());
     EXPECT_FALSE(e.examples.empty());
     for (const CodecParam& p : e.params) {
