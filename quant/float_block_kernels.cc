@@ -10,6 +10,7 @@
 
 #include "quant/float_block.h"
 #include "quant/minifloat-inl.h"
+#include "quant/philox-inl.h"
 #include "quant/planes-inl.h"
 #include "quant/range-inl.h"
 #include "quant/simd.h"
@@ -20,19 +21,29 @@ namespace zeropp::quant::HWY_NAMESPACE {
 
 /// Codes of m numbers; whole vectors are written.
 template <class F>
-HWY_INLINE void quantize(const float* x, std::size_t m, BlockFactors by, std::uint8_t* codes) {
+HWY_INLINE void quantize(const float* x, std::size_t m, BlockFactors by, std::uint64_t first,
+                         const RoundingNoise* noise, std::uint8_t* codes) {
   if (HWY_UNLIKELY(by.zero)) {
     std::memset(codes, F::kZero, m);
     return;
   }
-  const VF mul = hn::Set(DF(), by.mul);
-  if (HWY_LIKELY(by.pre == 1)) {
+  const VF mul = hn::Set(DF(), by.mul), pre = hn::Set(DF(), by.pre);
+  if (noise != nullptr) {
+    constexpr std::size_t kSegment = 512;
+    alignas(64) std::uint32_t buffer[kNoiseSize<kSegment>];
+    for (std::size_t at = 0; at < m; at += kSegment) {
+      const std::size_t count = std::min(kSegment, m - at);
+      const std::uint32_t* words = fill_noise(*noise, first + at, count, buffer);
+      code_run(x + at, count, codes + at, [&](VF v, std::size_t i) {
+        return encode_codes<F>(hn::Mul(hn::Mul(v, pre), mul), uniform(words + i));
+      });
+    }
+  } else if (HWY_LIKELY(by.pre == 1)) {
     code_run(x, m, codes, [&](VF v, std::size_t) { return encode_codes<F>(hn::Mul(v, mul)); });
-    return;
+  } else {
+    code_run(x, m, codes,
+             [&](VF v, std::size_t) { return encode_codes<F>(hn::Mul(hn::Mul(v, pre), mul)); });
   }
-  const VF pre = hn::Set(DF(), by.pre);
-  code_run(x, m, codes,
-           [&](VF v, std::size_t) { return encode_codes<F>(hn::Mul(hn::Mul(v, pre), mul)); });
 }
 
 /// Factors of blocks side by side, or each would wait for its divisions; write_scale decides
@@ -88,6 +99,7 @@ HWY_INLINE std::size_t find_maxima(const float* x, std::size_t n, std::size_t bl
 
 template <class F>
 HWY_INLINE void encode_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
+                              std::uint64_t begin, const RoundingNoise* noise,
                               std::byte* scales, std::byte* payload) {
   const std::size_t scale_bytes = f.layout().block_bytes;
   alignas(64) std::uint8_t codes[kCodeRoom];
@@ -99,14 +111,14 @@ HWY_INLINE void encode_blocks(const FloatBlockFormat& f, const float* x, std::si
     for (std::size_t b = 0; b < count; ++b, scales += scale_bytes) {
       const std::size_t m = std::min(f.block, n - first);
       BlockFactors by{1, many.mul[b], false};
-      if (HWY_UNLIKELY(!ordinary(f.scale, many.maxima[b]))) {
+      if (HWY_UNLIKELY(noise != nullptr || !ordinary(f.scale, many.maxima[b]))) {
         by = write_scale(f, many.maxima[b], scales);
       } else if (f.scale == BlockScaleKind::kFp32) {
         std::memcpy(scales, many.scale + b, sizeof(float));
       } else {
         *scales = static_cast<std::byte>(many.byte[b]);
       }
-      quantize<F>(x + first, m, by, codes + first);
+      quantize<F>(x + first, m, by, begin + first, noise, codes + first);
       first += m;
     }
   }
@@ -115,19 +127,22 @@ HWY_INLINE void encode_blocks(const FloatBlockFormat& f, const float* x, std::si
 
 float AbsmaxOf(const float* x, std::size_t n) { return absmax(x, n); }
 
-void EncodeFloatRun(Element e, const float* x, std::size_t n, BlockFactors by, std::byte* out) {
+void EncodeFloatRun(Element e, const float* x, std::size_t n, BlockFactors by,
+                    std::uint64_t first, const RoundingNoise* noise, std::byte* out) {
   with_element(e, [&](auto format) {
     using F = decltype(format);
     alignas(64) std::uint8_t codes[kCodeRoom];
-    quantize<F>(x, n, by, codes);
+    quantize<F>(x, n, by, first, noise, codes);
     pack_codes<F::kBits>(codes, n, n, out);
   });
 }
 
 void EncodeFloatBlocks(const FloatBlockFormat& f, const float* x, std::size_t n,
-                       std::byte* scales, std::byte* payload) {
-  with_element(f.element,
-               [&](auto format) { encode_blocks<decltype(format)>(f, x, n, scales, payload); });
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                       std::byte* payload) {
+  with_element(f.element, [&](auto format) {
+    encode_blocks<decltype(format)>(f, x, n, first, noise, scales, payload);
+  });
 }
 
 /// Values of a block's codes: by a table of all of them times the scale, where it fits a
@@ -177,12 +192,14 @@ void DecodeFloatBlocks(const FloatBlockFormat& f, const std::byte* scales,
 #else
 
 float AbsmaxOf(const float* x, std::size_t n) { return reference::absmax_of(x, n); }
-void EncodeFloatRun(Element e, const float* x, std::size_t n, BlockFactors by, std::byte* out) {
-  reference::encode_float_run(e, x, n, by, out);
+void EncodeFloatRun(Element e, const float* x, std::size_t n, BlockFactors by,
+                    std::uint64_t first, const RoundingNoise* noise, std::byte* out) {
+  reference::encode_float_run(e, x, n, by, first, noise, out);
 }
 void EncodeFloatBlocks(const FloatBlockFormat& f, const float* x, std::size_t n,
-                       std::byte* scales, std::byte* payload) {
-  reference::encode_float_blocks(f, x, n, scales, payload);
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                       std::byte* payload) {
+  reference::encode_float_blocks(f, x, n, first, noise, scales, payload);
 }
 void DecodeFloatBlocks(const FloatBlockFormat& f, const std::byte* scales,
                        const std::byte* payload, std::size_t n, bool add, float* out) {
@@ -207,15 +224,17 @@ float absmax_of(const float* x, std::size_t n) {
 }
 
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
-                      std::byte* out) {
-  if (scalar_forced()) return reference::encode_float_run(e, x, n, by, out);
-  HWY_DYNAMIC_DISPATCH(EncodeFloatRun)(e, x, n, by, out);
+                      std::uint64_t first, const RoundingNoise* noise, std::byte* out) {
+  if (scalar_forced()) return reference::encode_float_run(e, x, n, by, first, noise, out);
+  HWY_DYNAMIC_DISPATCH(EncodeFloatRun)(e, x, n, by, first, noise, out);
 }
 
 void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload) {
-  if (scalar_forced()) return reference::encode_float_blocks(f, x, n, scales, payload);
-  HWY_DYNAMIC_DISPATCH(EncodeFloatBlocks)(f, x, n, scales, payload);
+                         std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload) {
+  if (scalar_forced())
+    return reference::encode_float_blocks(f, x, n, first, noise, scales, payload);
+  HWY_DYNAMIC_DISPATCH(EncodeFloatBlocks)(f, x, n, first, noise, scales, payload);
 }
 
 void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,

@@ -36,7 +36,8 @@ BlockFactors write_scale(const FloatBlockFormat& f, float a, std::byte* to) {
   if (f.scale == BlockScaleKind::kE8M0) {
     // Subnormals read as exponent -127 here, which the clamp covers.
     const int exponent = static_cast<int>(std::bit_cast<std::uint32_t>(a) >> 23) - 127;
-    const int e = std::max(-127, exponent - emax(f.element));
+    int e = std::max(-127, exponent - emax(f.element));
+    if (f.stochastic && finite && std::ldexp(a, -e) > largest(f.element)) ++e;
     *to = static_cast<std::byte>(!finite ? 255 : a == 0 ? 0 : e + 127);
     by.mul = std::ldexp(1.0F, -e);
     return by;
@@ -79,23 +80,27 @@ float absmax_of(const float* x, std::size_t n) {
 }
 
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
-                      std::byte* out) {
+                      std::uint64_t first, const RoundingNoise* noise, std::byte* out) {
   with_element(e, [&](auto format) {
     std::memset(out, 0, BlockLayout{.bits = format.kBits}.packed(n));
     for (std::size_t i = 0; i < n; ++i) {
-      const int code = by.zero ? format.kZero : format.encode(x[i] * by.pre * by.mul);
+      const float v = x[i] * by.pre * by.mul;
+      const int code = by.zero            ? format.kZero
+                       : noise == nullptr ? format.encode(v)
+                                          : format.encode(v, noise->uniform(first + i));
       bit_planes::put(format.kBits, out, n, i, code);
     }
   });
 }
 
 void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload) {
+                         std::uint64_t begin, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload) {
   const BlockLayout l = f.layout();
   for (std::size_t first = 0; first < n; first += l.block) {
     const std::size_t m = std::min(l.block, n - first);
     const BlockFactors by = write_scale(f, reference::absmax_of(x + first, m), scales);
-    reference::encode_float_run(f.element, x + first, m, by, payload);
+    reference::encode_float_run(f.element, x + first, m, by, begin + first, noise, payload);
     scales += l.block_bytes;
     payload += l.packed(m);
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "quant/block_layout.h"
+#include "quant/rounding.h"
 
 namespace zeropp::quant {
 
@@ -23,19 +24,23 @@ namespace zeropp::quant {
 ///   block is short: of numbers 4j .. 4j + 3 (first + third) + (second + fourth), of those sums
 ///   (0 + 1) + (2 + 3). E * p^2 is a double, and infinite where s = 0.
 /// Decoding is fp32(value * p), the product in double; NaN is 0x7FC00000.
-enum class Nvfp4Rule { kMax, k4Over6 };
+///   Stochastic: s is rounded up, unless it rounds to zero, so that nothing clips; codes as in
+///   float_block.h. Unbiased but for blocks that vanish: those below 2^-19 of M.
+enum class Nvfp4Rule { kMax, k4Over6, kStochastic };
 
-constexpr float nvfp4_range(Nvfp4Rule rule) { return rule == Nvfp4Rule::kMax ? 2688 : 1536; }
+constexpr float nvfp4_range(Nvfp4Rule rule) { return rule == Nvfp4Rule::k4Over6 ? 1536 : 2688; }
 
 inline constexpr std::size_t kNvfp4Block = 16;
 
 float nvfp4_span_scale(Nvfp4Rule rule, float finite_max);
 
 /// The kernels take n <= 4096 numbers from a block's start.
+/// x[0] is number `first` of the span; `noise` is null unless stochastic.
 /// M of them.
 float nvfp4_finite_max(const float* x, std::size_t n);
 void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload);
+                         std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload);
 /// `add`: out += value.
 void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
                          std::size_t n, bool add, float* out);
@@ -43,7 +48,8 @@ void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payl
 namespace reference {
 float nvfp4_finite_max(const float* x, std::size_t n);
 void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload);
+                         std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload);
 void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,
                          std::size_t n, bool add, float* out);
 }  // namespace reference

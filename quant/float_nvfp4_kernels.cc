@@ -10,6 +10,7 @@
 
 #include "quant/float_nvfp4.h"
 #include "quant/minifloat-inl.h"
+#include "quant/philox-inl.h"
 #include "quant/planes-inl.h"
 #include "quant/range-inl.h"
 #include "quant/simd.h"
@@ -42,8 +43,17 @@ struct Scaled {
   alignas(64) std::uint32_t scale[kMany];
 };
 
-HWY_INLINE void find_scales(double divisor, float t, VF a, VF pre, std::size_t at, Scaled& s) {
-  const VU scale = encode_codes<E4M3>(narrow(widen(a) / both(divisor * t)));
+/// `up`: not below the number it stands for, unless it is zero.
+HWY_INLINE void find_scales(double divisor, float t, bool up, VF a, VF pre, std::size_t at,
+                            Scaled& s) {
+  const VF exact = narrow(widen(a) / both(divisor * t));
+  VU scale = encode_codes<E4M3>(exact);
+  if (up) {
+    const auto less = hn::RebindMask(DU(), hn::Lt(decode_codes<E4M3>(scale), exact));
+    const auto top = hn::Eq(scale, set_bits(E4M3::kTop)), zero = hn::Eq(scale, set_bits(0));
+    scale =
+        hn::Add(scale, hn::IfThenElseZero(hn::AndNot(hn::Or(top, zero), less), set_bits(1)));
+  }
   const Doubles p = widen(decode_codes<E4M3>(scale)) * both(t);
   hn::Store(scale, DU(), s.scale + at);
   hn::Store(p.low, DD(), s.p + at);
@@ -85,7 +95,9 @@ HWY_INLINE VF errors(const VF (&squares)[kVectors][kLanes]) {
 template <bool k4Over6>
 class TileEncoder {
  public:
-  HWY_INLINE TileEncoder(float t, const float* x, std::size_t count) : x_(x), count_(count) {
+  HWY_INLINE TileEncoder(float t, const float* x, std::size_t count, std::uint64_t begin,
+                         const RoundingNoise* noise)
+      : x_(x), count_(count), begin_(begin), noise_(noise) {
     const DF df;
     for (std::size_t first = 0; first < count; first += kLanes) {
       VI lanes[kLanes];
@@ -104,15 +116,19 @@ class TileEncoder {
       const VF pre = hn::IfThenElse(tiny, hn::Set(df, 0x1p100F), hn::Set(df, 1.0F));
       hn::Store(pre, df, pre_ + first);
       tiny_ = tiny_ || !hn::AllFalse(df, tiny);
-      find_scales(6, t, a, pre, first, six_);
-      if constexpr (k4Over6) find_scales(4, t, a, pre, first, four_);
+      find_scales(6, t, noise != nullptr, a, pre, first, six_);
+      if constexpr (k4Over6) find_scales(4, t, false, a, pre, first, four_);
     }
   }
 
   /// Writes the scales, and the payloads but for a short last block's: its codes go to `last`.
   HWY_INLINE void encode(bool is_short, std::byte* scales, std::byte* payload,
                          std::uint8_t* last) {
-    tiny_ ? quantize<true>() : quantize<false>();
+    if (!k4Over6 && noise_ != nullptr) {
+      quantize_stochastic();
+    } else {
+      tiny_ ? quantize<true>() : quantize<false>();
+    }
     for (std::size_t first = 0; first < count_; first += kLanes) choose(first);
     for (std::size_t b = 0; b < count_; ++b, payload += kSixteen / 2) {
       scales[b] = static_cast<std::byte>(scale_[b]);
@@ -169,6 +185,23 @@ class TileEncoder {
     return hn::VecFromMask(DU(), hn::RebindMask(DU(), hn::Gt(less, hn::Zero(DF()))));
   }
 
+  HWY_INLINE void quantize_stochastic() {
+    constexpr std::size_t kSegment = 512;
+    alignas(64) std::uint32_t buffer[kNoiseSize<kSegment>];
+    for (std::size_t at = 0; at < count_ * kSixteen; at += kSegment) {
+      const std::size_t end = std::min(at + kSegment, count_ * kSixteen);
+      const std::uint32_t* words = fill_noise(*noise_, begin_ + at, end - at, buffer);
+      for (std::size_t i = at; i < end; i += kSixteen) {
+        const VF pre = hn::Set(DF(), pre_[i / kSixteen]);
+        const VF mul = hn::Set(DF(), six_.mul[i / kSixteen]);
+        code_run(x_ + i, kSixteen, codes_ + i, [&](VF v, std::size_t j) {
+          return encode_codes<E2M1>(hn::Mul(hn::Mul(v, pre), mul),
+                                    uniform(words + (i - at) + j));
+        });
+      }
+    }
+  }
+
   template <bool kTiny>
   HWY_INLINE void quantize() {
     const DF df;
@@ -209,6 +242,8 @@ class TileEncoder {
 
   const float* x_;
   std::size_t count_;
+  std::uint64_t begin_;  ///< x_[0]'s number in the span.
+  const RoundingNoise* noise_;
   bool tiny_ = false;
   alignas(64) float maxima_[kMany];
   alignas(64) float pre_[kMany];
@@ -220,26 +255,28 @@ class TileEncoder {
 };
 
 template <bool k4Over6>
-HWY_INLINE void encode_blocks(float t, const float* x, std::size_t n, std::byte* scales,
+HWY_INLINE void encode_blocks(float t, const float* x, std::size_t n, std::uint64_t first,
+                              const RoundingNoise* noise, std::byte* scales,
                               std::byte* payload) {
   if (n == 0) return;
   const std::size_t count = (n + kSixteen - 1) / kSixteen, rest = n % kSixteen;
   alignas(16) std::uint8_t last[kSixteen + 8] = {};
   if (rest == 0) {
-    TileEncoder<k4Over6>(t, x, count).encode(false, scales, payload, last);
+    TileEncoder<k4Over6>(t, x, count, first, noise).encode(false, scales, payload, last);
     return;
   }
   alignas(64) float padded[kCodeTile] = {};
   std::memcpy(padded, x, n * sizeof(float));
-  TileEncoder<k4Over6>(t, padded, count).encode(true, scales, payload, last);
+  TileEncoder<k4Over6>(t, padded, count, first, noise).encode(true, scales, payload, last);
   std::memset(last + rest, 0, kSixteen - rest);  // Padding may have a sign.
   bit_planes::pack_group<4>(last, rest, payload + (count - 1) * kSixteen / 2);
 }
 
 void EncodeNvfp4Blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
-                       std::byte* scales, std::byte* payload) {
-  rule == Nvfp4Rule::kMax ? encode_blocks<false>(t, x, n, scales, payload)
-                          : encode_blocks<true>(t, x, n, scales, payload);
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                       std::byte* payload) {
+  rule == Nvfp4Rule::k4Over6 ? encode_blocks<true>(t, x, n, first, noise, scales, payload)
+                             : encode_blocks<false>(t, x, n, first, noise, scales, payload);
 }
 
 /// The 16 values of a block's codes, times p.
@@ -299,8 +336,9 @@ float Nvfp4FiniteMax(const float* x, std::size_t n) {
   return reference::nvfp4_finite_max(x, n);
 }
 void EncodeNvfp4Blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
-                       std::byte* scales, std::byte* payload) {
-  reference::encode_nvfp4_blocks(rule, t, x, n, scales, payload);
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                       std::byte* payload) {
+  reference::encode_nvfp4_blocks(rule, t, x, n, first, noise, scales, payload);
 }
 void DecodeNvfp4Blocks(float t, const std::byte* scales, const std::byte* payload,
                        std::size_t n, bool add, float* out) {
@@ -324,9 +362,11 @@ float nvfp4_finite_max(const float* x, std::size_t n) {
 }
 
 void encode_nvfp4_blocks(Nvfp4Rule rule, float t, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload) {
-  if (scalar_forced()) return reference::encode_nvfp4_blocks(rule, t, x, n, scales, payload);
-  HWY_DYNAMIC_DISPATCH(EncodeNvfp4Blocks)(rule, t, x, n, scales, payload);
+                         std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload) {
+  if (scalar_forced())
+    return reference::encode_nvfp4_blocks(rule, t, x, n, first, noise, scales, payload);
+  HWY_DYNAMIC_DISPATCH(EncodeNvfp4Blocks)(rule, t, x, n, first, noise, scales, payload);
 }
 
 void decode_nvfp4_blocks(float t, const std::byte* scales, const std::byte* payload,

@@ -27,14 +27,14 @@ enum class Mode { kNearest, kClip, kStochastic };
 
 /// Everything that is the same for all blocks of a span.
 struct Encoder {
-  Encoder(const IntBlockFormat& format, const Philox* random)
+  Encoder(const IntBlockFormat& format, const RoundingNoise* random)
       : f(format),
         noise(random),
         divisor(format.divisor()),
         top(hn::Set(DF(), static_cast<float>(format.max_q()))),
         bottom(hn::Set(DF(), -format.divisor())) {}
   const IntBlockFormat& f;
-  const Philox* noise;
+  const RoundingNoise* noise;
   float divisor;
   VF top, bottom;
 };
@@ -284,7 +284,7 @@ HWY_INLINE void encode_all(const Encoder& e, const std::byte* x, std::size_t n,
 /// Calls use with the format's Mode as a constant.
 template <class Use>
 HWY_INLINE void with_mode(const IntBlockFormat& f, const Use& use) {
-  if (f.stochastic) {
+  if (f.stochastic()) {
     use(std::integral_constant<Mode, Mode::kStochastic>());
   } else if (f.scheme == BlockScheme::kDeepspeed) {
     use(std::integral_constant<Mode, Mode::kClip>());

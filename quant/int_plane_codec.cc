@@ -24,16 +24,17 @@ class IntPlaneCodec final : public TiledCodec {
     CodecTraits t;
     const bool fp16 = format_.scale == MetaFormat::kFp16;
     t.block = format_.block;
-    t.deterministic = !format_.stochastic;
-    t.unbiased = format_.stochastic && !fp16;  // fp16 clips from 65504 on.
+    t.deterministic = format_.rounding == Rounding::kNearest;
+    t.unbiased = !t.deterministic && !fp16;  // fp16 clips from 65504 on.
     // Half a step or a step of at most the range (2 A with a minimum, itself rounded down),
     // which the scale's rounding stretches; fp16 may clip everything.
     const double stretch = format_.scale == MetaFormat::kE8M0   ? 2
                            : format_.scale == MetaFormat::kFp32 ? 1 + 0x1p-12
                                                                 : 1 + 0x1p-6;
-    const double steps = format_.stochastic ? 1 : 0.5;
+    const double steps = format_.stochastic() ? 1 : 0.5;
     const double range = format_.asymmetric ? 2.02 : 1;
-    t.max_error = steps * range * stretch / format_.divisor() + 0x1p-20;
+    const bool shift = format_.rounding == Rounding::kShift;  // Spends a level.
+    t.max_error = steps * range * stretch / (format_.divisor() - (shift ? 1 : 0)) + 0x1p-20;
     if (fp16) t.max_error = std::max(t.max_error, 1.0);
     t.floor = fp16                                 ? 0x1p-23
               : format_.scale == MetaFormat::kBf16 ? 0x1p-132
@@ -44,8 +45,8 @@ class IntPlaneCodec final : public TiledCodec {
 
  protected:
   void encode_tiles(TileSource& x, const CodecContext& ctx, std::byte* wire) const override {
-    if (!format_.stochastic) return encode_blocks(x, nullptr, wire);
-    const Philox noise = rounding_noise(ctx);
+    if (format_.rounding == Rounding::kNearest) return encode_blocks(x, nullptr, wire);
+    const RoundingNoise noise(format_.rounding, ctx);
     encode_blocks(x, &noise, wire);
   }
 
@@ -59,7 +60,7 @@ class IntPlaneCodec final : public TiledCodec {
   }
 
  private:
-  void encode_blocks(TileSource& x, const Philox* noise, std::byte* wire) const {
+  void encode_blocks(TileSource& x, const RoundingNoise* noise, std::byte* wire) const {
     const BlockLayout& l = layout();
     if (l.block > kTile) {
       for (std::size_t first = 0; first < x.size(); first += l.block) {
@@ -74,7 +75,7 @@ class IntPlaneCodec final : public TiledCodec {
     });
   }
 
-  void encode_large_block(TileSource& x, std::size_t first, const Philox* noise,
+  void encode_large_block(TileSource& x, std::size_t first, const RoundingNoise* noise,
                           std::byte* wire) const {
     const BlockLayout& l = layout();
     const std::size_t k = first / l.block, m = std::min(l.block, x.size() - first);
@@ -90,7 +91,8 @@ class IntPlaneCodec final : public TiledCodec {
       all = {std::min(all.min, range.min), std::max(all.max, range.max),
              all.finite && range.finite};
     });
-    const IntFactors by = write_int_meta(format_, all, wire + l.block_offset(k));
+    const double shift = format_.rounding == Rounding::kShift ? noise->shift(k) : 0;
+    const IntFactors by = write_int_meta(format_, all, shift, wire + l.block_offset(k));
     std::byte* payload = wire + l.payload_offset(x.size(), k);
     pieces([&](const float* numbers, std::size_t at, std::size_t count) {
       encode_int_run(format_, by, numbers, count, first + at, noise, payload + l.packed(at));
@@ -116,10 +118,14 @@ CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& sp
       bits == 1 ? choice_arg(spec, "scheme", usual, {"asymmetric"})
                 : choice_arg(spec, "scheme", usual, {"symmetric", "asymmetric"});
   f.asymmetric = scheme == "asymmetric";
-  f.stochastic =
-      choice_arg(spec, "rounding", "nearest", {"nearest", "stochastic"}) == "stochastic";
+  f.rounding =
+      f.asymmetric && bits > 1 && scale == "fp32"
+          ? parse_rounding(choice_arg(spec, "rounding", "nearest",
+                                      {"nearest", "stochastic", "correlated", "shift"}))
+          : parse_rounding(choice_arg(spec, "rounding", "nearest",
+                                      {"nearest", "stochastic", "correlated"}));
   std::string text = "int" + std::to_string(bits) + ":block=" + std::to_string(f.block);
-  if (f.stochastic) text += ",rounding=stochastic";
+  if (f.rounding != Rounding::kNearest) text += ",rounding=" + std::string(name(f.rounding));
   if (scale != "fp32") text += ",scale=" + scale;
   if (scheme != usual) text += ",scheme=" + scheme;
   return std::make_shared<const IntPlaneCodec>(std::move(text), f);

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "quant/block_layout.h"
-#include "quant/rng.h"
+#include "quant/rounding.h"
 
 namespace zeropp::quant {
 
@@ -19,8 +19,10 @@ namespace zeropp::quant {
 /// number (fp16: 65504), which is then taken. Quotients are double, rounded once.
 ///   v = (x * f - z * f) * fp32(1 / (s * f)), f = 2^100 if max(|min|, |max|) < 2^-60, 1/4 if it
 ///   is 2^126 or more, else 1. q = nearest-even(v), or stochastically floor(v) + (u < v -
-///   floor(v)), u = Philox::uniform(index of the number in the span), clamped to -L .. L
+///   floor(v)), u = RoundingNoise::uniform(index of the number in the span), clamped to -L .. L
 ///   or 0 .. L.
+///   kShift (asymmetric, fp32, b > 1): s = (max x - min x) / (L - 1), then z = min x - u * s
+///   rounded down, u = RoundingNoise::shift(block): nearest values err evenly whatever x is.
 ///   All x equal to z: s is the format's zero (E8M0: its smallest), q = 0.
 ///   A number is not finite: s is NaN (E8M0: 255), z and codes 0.
 /// Decoding is z + q * s in fp32, clamped to +-FLT_MAX; computed from quarters, times 4, where
@@ -31,9 +33,11 @@ struct IntPlaneFormat {
   int bits = 5;
   std::size_t block = 128;
   MetaFormat scale = MetaFormat::kFp32;
-  bool asymmetric = false, stochastic = false;
+  bool asymmetric = false;
+  Rounding rounding = Rounding::kNearest;
 
   BlockLayout layout() const;
+  constexpr bool stochastic() const { return draws(rounding); }
   constexpr int lowest() const { return asymmetric ? 0 : -(1 << (bits - 1)); }
   constexpr int highest() const { return lowest() + (1 << bits) - 1; }
   constexpr float divisor() const { return static_cast<float>(highest()); }
@@ -51,7 +55,9 @@ struct IntRange {
 };
 
 /// From the smallest and largest number; `finite` if all are. Writes the metadata.
-IntFactors write_int_meta(const IntPlaneFormat& f, IntRange range, std::byte* meta);
+/// `shift` is the block's RoundingNoise::shift, or 0.
+IntFactors write_int_meta(const IntPlaneFormat& f, IntRange range, double shift,
+                          std::byte* meta);
 
 /// A number is (min + q * step) * post.
 struct IntMeta {
@@ -64,15 +70,15 @@ std::size_t meta_size(MetaFormat m);
 MetaFormat min_format(MetaFormat scale);
 
 /// Kernels on 1 .. 4096 numbers of fp32, at any instruction set, with the bytes of reference::.
-/// x[0] is number `first` of the span; `noise` is null unless f.stochastic.
+/// x[0] is number `first` of the span; `noise` is null if f.rounding is kNearest.
 IntRange int_range(const float* x, std::size_t n);
 /// From a block's start; the last block may be short.
 void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
-                       std::uint64_t first, const Philox* noise, std::byte* meta,
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
                        std::byte* payload);
 /// A piece of whole groups of a larger block.
 void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
-                    std::size_t n, std::uint64_t first, const Philox* noise,
+                    std::size_t n, std::uint64_t first, const RoundingNoise* noise,
                     std::byte* payload);
 /// Either of them again; `add`: out += value.
 void decode_int_blocks(const IntPlaneFormat& f, const std::byte* meta, const std::byte* payload,
@@ -81,10 +87,10 @@ void decode_int_blocks(const IntPlaneFormat& f, const std::byte* meta, const std
 namespace reference {
 IntRange int_range(const float* x, std::size_t n);
 void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
-                       std::uint64_t first, const Philox* noise, std::byte* meta,
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
                        std::byte* payload);
 void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
-                    std::size_t n, std::uint64_t first, const Philox* noise,
+                    std::size_t n, std::uint64_t first, const RoundingNoise* noise,
                     std::byte* payload);
 void decode_int_blocks(const IntPlaneFormat& f, const std::byte* meta, const std::byte* payload,
                        std::size_t n, bool add, float* out);

@@ -55,14 +55,14 @@ class Quantizer {
 };
 
 HWY_INLINE void quantize(const IntPlaneFormat& f, const IntFactors& by, const float* x,
-                         std::size_t m, std::uint64_t first, const Philox* noise,
+                         std::size_t m, std::uint64_t first, const RoundingNoise* noise,
                          std::uint8_t* codes) {
   if (by.zero) {
     std::memset(codes, -f.lowest(), m);
     return;
   }
   const Quantizer quantizer(f, by);
-  if (noise == nullptr) {
+  if (!f.stochastic()) {
     code_run(x, m, codes, [&](VF v, std::size_t) { return quantizer.nearest(v); });
     return;
   }
@@ -77,21 +77,23 @@ HWY_INLINE void quantize(const IntPlaneFormat& f, const IntFactors& by, const fl
 }
 
 void EncodeIntRun(const IntPlaneFormat& f, const IntFactors& by, const float* x, std::size_t n,
-                  std::uint64_t first, const Philox* noise, std::byte* payload) {
+                  std::uint64_t first, const RoundingNoise* noise, std::byte* payload) {
   alignas(64) std::uint8_t codes[kCodeRoom];
   quantize(f, by, x, n, first, noise, codes);
   bit_planes::with_bits(f.bits, [&](auto bits) { pack_codes<bits()>(codes, n, n, payload); });
 }
 
 void EncodeIntBlocks(const IntPlaneFormat& f, const float* x, std::size_t n,
-                     std::uint64_t first, const Philox* noise, std::byte* meta,
+                     std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
                      std::byte* payload) {
   alignas(64) std::uint8_t codes[kCodeRoom];
   ManyIntBlocks many(f);
   for (std::size_t at = 0; at < n;) {
     const std::size_t count = many.find(x + at, n - at);
     for (std::size_t b = 0; b < count; ++b, at += f.block) {
-      const IntFactors by = many.write(b, meta);
+      const double shift =
+          f.rounding == Rounding::kShift ? noise->shift((first + at) / f.block) : 0;
+      const IntFactors by = many.write(b, shift, meta);
       quantize(f, by, x + at, std::min(f.block, n - at), first + at, noise, codes + at);
       meta += many.bytes();
     }
@@ -160,11 +162,11 @@ void DecodeIntBlocks(const IntPlaneFormat& f, const std::byte* meta, const std::
 
 IntRange IntRangeOf(const float* x, std::size_t n) { return reference::int_range(x, n); }
 void EncodeIntRun(const IntPlaneFormat& f, const IntFactors& by, const float* x, std::size_t n,
-                  std::uint64_t first, const Philox* noise, std::byte* payload) {
+                  std::uint64_t first, const RoundingNoise* noise, std::byte* payload) {
   reference::encode_int_run(f, by, x, n, first, noise, payload);
 }
 void EncodeIntBlocks(const IntPlaneFormat& f, const float* x, std::size_t n,
-                     std::uint64_t first, const Philox* noise, std::byte* meta,
+                     std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
                      std::byte* payload) {
   reference::encode_int_blocks(f, x, n, first, noise, meta, payload);
 }
@@ -191,14 +193,14 @@ IntRange int_range(const float* x, std::size_t n) {
 }
 
 void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
-                    std::size_t n, std::uint64_t first, const Philox* noise,
+                    std::size_t n, std::uint64_t first, const RoundingNoise* noise,
                     std::byte* payload) {
   if (scalar_forced()) return reference::encode_int_run(f, by, x, n, first, noise, payload);
   HWY_DYNAMIC_DISPATCH(EncodeIntRun)(f, by, x, n, first, noise, payload);
 }
 
 void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
-                       std::uint64_t first, const Philox* noise, std::byte* meta,
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
                        std::byte* payload) {
   if (scalar_forced()) {
     return reference::encode_int_blocks(f, x, n, first, noise, meta, payload);

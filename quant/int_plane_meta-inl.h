@@ -121,10 +121,11 @@ class ManyIntBlocks {
     return count;
   }
 
-  HWY_INLINE IntFactors write(std::size_t b, std::byte* meta) const {
-    const bool usual = finite_[b] && top_[b] >= 0x1p-60F && top_[b] < 0x1p126F && range_[b] > 0;
+  HWY_INLINE IntFactors write(std::size_t b, double shift, std::byte* meta) const {
+    const bool usual = finite_[b] && top_[b] >= 0x1p-60F && top_[b] < 0x1p126F &&
+                       range_[b] > 0 && f_.rounding != Rounding::kShift;
     if (HWY_UNLIKELY(!usual)) {
-      return write_int_meta(f_, {min_[b], max_[b], finite_[b]}, meta);
+      return write_int_meta(f_, {min_[b], max_[b], finite_[b]}, shift, meta);
     }
     copy_meta(step_size_, step_code_ + b, meta);
     if (f_.asymmetric) copy_meta(min_size_, min_code_ + b, meta + step_size_);

@@ -5,6 +5,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "quant/convert.h"
 #include "quant/float_formats.h"
@@ -99,7 +100,7 @@ BlockLayout IntPlaneFormat::layout() const {
   return {.bits = bits, .block = block, .block_bytes = meta};
 }
 
-IntFactors write_int_meta(const IntPlaneFormat& f, IntRange x, std::byte* meta) {
+IntFactors write_int_meta(const IntPlaneFormat& f, IntRange x, double shift, std::byte* meta) {
   const MetaFormat zf = min_format(f.scale);
   std::memset(meta, 0, f.layout().block_bytes);
   IntFactors by;
@@ -116,10 +117,18 @@ IntFactors write_int_meta(const IntPlaneFormat& f, IntRange x, std::byte* meta) 
   }
   const double range = f.asymmetric ? double{x.max} - z : double{top};
   if (!(range > 0)) return by;
-  const double step = range / f.divisor();
+  const double levels = f.divisor() - (f.rounding == Rounding::kShift ? 1.0F : 0.0F);
+  const double step = range / levels;
   write(f.scale, f.scale == MetaFormat::kE8M0 ? e8m0_above(step) : code_above(f.scale, step),
         meta);
   const float s = read(f.scale, meta);
+  if (f.rounding == Rounding::kShift) {
+    // Not below -FLT_MAX: then the shift is less, and what is sent is still near.
+    const double low = std::max(double{x.min} - shift * s, -double{FLT_MAX});
+    z = static_cast<float>(low);
+    if (z > low) z = std::nextafter(z, -std::numeric_limits<float>::infinity());
+    std::memcpy(meta + meta_size(f.scale), &z, sizeof z);
+  }
   by.zero = false;
   by.pre = top < 0x1p-60F ? 0x1p100F : top >= 0x1p126F ? 0.25F : 1.0F;
   by.offset = z * by.pre;

@@ -12,10 +12,10 @@ namespace zeropp::quant::reference {
 namespace {
 
 int quantize(const IntPlaneFormat& f, const IntFactors& by, float x, std::uint64_t element,
-             const Philox* noise) {
+             const RoundingNoise* noise) {
   if (by.zero) return 0;
   const float v = (x * by.pre - by.offset) * by.mul;
-  if (!f.stochastic) return static_cast<int>(std::nearbyintf(std::clamp(v, by.low, by.high)));
+  if (!f.stochastic()) return static_cast<int>(std::nearbyintf(std::clamp(v, by.low, by.high)));
   const float below = std::floor(v);
   const float q = below + (noise->uniform(element) < v - below ? 1.0F : 0.0F);
   return static_cast<int>(std::clamp(q, by.low, by.high));
@@ -40,7 +40,7 @@ IntRange int_range(const float* x, std::size_t n) {
 }
 
 void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
-                    std::size_t n, std::uint64_t first, const Philox* noise,
+                    std::size_t n, std::uint64_t first, const RoundingNoise* noise,
                     std::byte* payload) {
   std::memset(payload, 0, f.layout().packed(n));
   for (std::size_t i = 0; i < n; ++i) {
@@ -50,12 +50,14 @@ void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* 
 }
 
 void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
-                       std::uint64_t first, const Philox* noise, std::byte* meta,
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
                        std::byte* payload) {
   const BlockLayout l = f.layout();
   for (std::size_t at = 0; at < n; at += l.block) {
     const std::size_t m = std::min(l.block, n - at);
-    const IntFactors by = write_int_meta(f, reference::int_range(x + at, m), meta);
+    const double shift =
+        f.rounding == Rounding::kShift ? noise->shift((first + at) / l.block) : 0;
+    const IntFactors by = write_int_meta(f, reference::int_range(x + at, m), shift, meta);
     reference::encode_int_run(f, by, x + at, m, first + at, noise, payload);
     meta += l.block_bytes;
     payload += l.packed(m);

@@ -120,6 +120,39 @@ HWY_INLINE VU encode_codes(VF v) {
   }
 }
 
+/// F::encode(v, u).
+template <class F>
+HWY_INLINE VU encode_codes(VF v, VF u) {
+  const VU one = set_bits(1);
+  if constexpr (std::is_same_v<F, Nf4>) {
+    alignas(64) static constexpr auto kLevels = Nf4::levels();
+    alignas(64) static constexpr auto kGaps = Nf4::gaps();
+    VU code = hn::Zero(DU());
+    for (std::size_t i = 1; i < 15; ++i) {
+      const auto reaches = hn::Ge(v, hn::Set(DF(), kLevels[i]));
+      code = hn::Add(code, hn::IfThenElseZero(hn::RebindMask(DU(), reaches), one));
+    }
+    const VF above_level = hn::Sub(v, lookup16(kLevels.data(), code));
+    const auto up = hn::Lt(hn::Mul(u, lookup16(kGaps.data(), code)), above_level);
+    return hn::Add(code, hn::IfThenElseZero(hn::RebindMask(DU(), up), one));
+  } else {
+    constexpr int kM = F::kMantissa, kLowest = 128 - F::kBias;
+    const VU sign = hn::And(hn::ShiftRight<32 - F::kBits>(hn::BitCast(DU(), v)),
+                            set_bits(F::kMagnitude + 1));
+    const VF a = hn::Min(hn::Abs(v), hn::Set(DF(), F::kMax));
+    const VI e = hn::BitCast(DI(), hn::ShiftRight<23>(hn::BitCast(DU(), a)));
+    const VI exponent = hn::Max(e, hn::Set(DI(), kLowest));
+    const VI inverse = hn::ShiftLeft<23>(hn::Sub(hn::Set(DI(), 254 + kM), exponent));
+    const VF units = hn::Mul(a, hn::BitCast(DF(), inverse));
+    const VF below = hn::Floor(units);
+    const auto up = hn::RebindMask(DU(), hn::Lt(u, hn::Sub(units, below)));
+    const VU binade =
+        hn::ShiftLeft<kM>(hn::BitCast(DU(), hn::Sub(exponent, hn::Set(DI(), kLowest))));
+    const VU lower = hn::Add(hn::BitCast(DU(), hn::ConvertTo(DI(), below)), binade);
+    return hn::Or(sign, hn::Add(lower, hn::IfThenElseZero(up, one)));
+  }
+}
+
 // ---- Doubles. ------------------------------------------------------------------------------
 
 using DHalf = hn::Half<DF>;

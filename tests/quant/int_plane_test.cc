@@ -72,7 +72,7 @@ TEST(IntPlane, ScalesAreRoundedUpAndMinimaDown) {
       for (std::uint64_t i = 0; i < 3000; ++i) {
         const float a = random.normal(2 * i), b = a + random.uniform(2 * i + 1) + 1e-3F;
         std::byte meta[8];
-        write_int_meta(f, {a, b, true}, meta);
+        write_int_meta(f, {a, b, true}, 0, meta);
         const IntMeta m = read_int_meta(f, meta);
         if (asymmetric) {
           ASSERT_LE(m.min, a);
