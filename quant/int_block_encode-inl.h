@@ -39,12 +39,9 @@ struct Encoder {
   VF top, bottom;
 };
 
-// ---- Rounding. The low byte of the result is q in two's complement. ------------------------
+// ---- Rounding, to nearest even. -------------------------------------------------------------
 
-/// 1.5 * 2^23 + q has q in its mantissa, and the addition rounds to nearest even.
-HWY_INLINE VU integer_bits(VF q) {
-  return hn::BitCast(DU(), hn::Add(q, hn::Set(DF(), 0x1.8p23F)));
-}
+HWY_INLINE VU integer_bits(VF q) { return hn::BitCast(DU(), hn::NearestInt(q)); }
 
 template <Mode kMode>
 HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* words,
@@ -68,6 +65,35 @@ HWY_INLINE VU nibble_pair(VU low, VU high) {
   return hn::OrAnd(hn::ShiftLeft<4>(high), low, hn::Set(DU(), 15));
 }
 
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+
+/// Low bytes of four vectors of integers -128 .. 127, in the order of their 128-bit blocks.
+HWY_INLINE __m512i narrow_blocks(VU a, VU b, VU c, VU d) {
+  return _mm512_packs_epi16(_mm512_packs_epi32(a.raw, b.raw), _mm512_packs_epi32(c.raw, d.raw));
+}
+/// The same bytes in the order of the vectors.
+HWY_INLINE void store_narrow(__m512i blocks, std::byte* out) {
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  _mm512_storeu_si512(out, _mm512_permutexvar_epi32(order, blocks));
+}
+
+/// One tile of eight vectors: fewer instructions than vectors two at a time.
+template <int kBits>
+HWY_INLINE void pack_tile(const VU (&q)[8], std::byte* out) {
+  if constexpr (kBits == 8) {
+    store_narrow(narrow_blocks(q[0], q[1], q[2], q[3]), out);
+    store_narrow(narrow_blocks(q[4], q[5], q[6], q[7]), out + 64);
+  } else {
+    const __m512i low = narrow_blocks(q[0], q[2], q[4], q[6]);
+    const __m512i high = narrow_blocks(q[1], q[3], q[5], q[7]);
+    const __m512i mask = _mm512_set1_epi8(15);
+    // mask ? low : high << 4. What the shift takes from the byte below is masked away.
+    store_narrow(_mm512_ternarylogic_epi64(mask, low, _mm512_slli_epi16(high, 4), 0xCA), out);
+  }
+}
+
+#else
+
 /// One tile of eight vectors.
 template <int kBits>
 HWY_INLINE void pack_tile(const VU (&q)[8], std::byte* out) {
@@ -83,6 +109,8 @@ HWY_INLINE void pack_tile(const VU (&q)[8], std::byte* out) {
     store_bytes(pair(2), pair(3), out + 2 * kLanes);
   }
 }
+
+#endif
 
 /// One group of 32 numbers.
 template <int kBits>

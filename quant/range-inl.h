@@ -58,15 +58,17 @@ template <Dtype kType>
 HWY_INLINE VI absmax_lanes(const std::byte* x, std::size_t m) {
   constexpr std::size_t kSize = size_of(kType);
   const auto bits = [&](std::size_t i) { return magnitude(load<kType>(x + i * kSize)); };
+  const auto pair = [&](std::size_t i) { return hn::Max(bits(i), bits(i + kLanes)); };
   std::size_t i = 0;
   VI a = hn::Zero(DI());
   if (m >= kTile) {
-    VI b = a, c = a, d = a;
-    for (; i + kTile <= m; i += kTile) {
-      a = hn::Max(a, hn::Max(bits(i), bits(i + kLanes)));
-      b = hn::Max(b, hn::Max(bits(i + 2 * kLanes), bits(i + 3 * kLanes)));
-      c = hn::Max(c, hn::Max(bits(i + 4 * kLanes), bits(i + 5 * kLanes)));
-      d = hn::Max(d, hn::Max(bits(i + 6 * kLanes), bits(i + 7 * kLanes)));
+    a = pair(0);
+    VI b = pair(2 * kLanes), c = pair(4 * kLanes), d = pair(6 * kLanes);
+    for (i = kTile; i + kTile <= m; i += kTile) {
+      a = hn::Max(a, pair(i));
+      b = hn::Max(b, pair(i + 2 * kLanes));
+      c = hn::Max(c, pair(i + 4 * kLanes));
+      d = hn::Max(d, pair(i + 6 * kLanes));
     }
     a = hn::Max(hn::Max(a, b), hn::Max(c, d));
   }

@@ -202,7 +202,9 @@ int main(int argc, char** argv) {
     }
   }
   for (const std::string spec :
-       {"int8:rounding=stochastic", "int4:rounding=stochastic", "int5:rounding=stochastic"}) {
+       {"int8:rounding=stochastic", "int4:rounding=stochastic", "int4:rounding=correlated",
+        "int5:rounding=stochastic", "int5:rounding=shift,scheme=asymmetric",
+        "fp8:rounding=stochastic", "mxfp4:rounding=stochastic", "nvfp4:rounding=stochastic"}) {
     register_codes(spec, Dtype::kF32);
   }
   for (const bool fused : {true, false}) {
