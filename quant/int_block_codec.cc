@@ -20,6 +20,9 @@ constexpr const char* kRoundings =
     "on "
     "a lattice with a random shared offset)";
 
+constexpr const char* kSpikes =
+    "1: a block's smallest and largest number travel beside it (asymmetric, block <= 4096)";
+
 class IntBlockCodec final : public Codec {
  public:
   IntBlockCodec(std::string spec, const IntBlockFormat& format)
@@ -112,6 +115,7 @@ CodecPtr make_int_block(const Named& named, const CodecSpec& spec) {
   if (scheme == "asymmetric" || scale != "fp32") {
     return make_int_plane(named.bits, named.default_block, spec);
   }
+  choice_arg(spec, "spikes", "0", {"0"});
   IntBlockFormat f;
   f.bits = named.bits;
   f.block = block_arg(spec, named.default_block);
@@ -137,11 +141,13 @@ CodecEntry int_block_entry(const Named& named) {
                   "symmetric: absmax/(2^(b-1)-1); deepspeed: absmax/2^(b-1), +max clipped; "
                   "asymmetric: minimum and step"},
                  {"scale", "fp32",
-                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"}},
+                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"},
+                 {"spikes", "0", kSpikes}},
       .examples = {n, n + ":block=1", n + ":block=37,rounding=stochastic",
                    n + ":block=128,scheme=deepspeed",
                    n + ":block=256,rounding=stochastic,scheme=deepspeed",
                    n + ":block=37,rounding=correlated", n + ":rounding=shift,scheme=asymmetric",
+                   n + ":block=300,scale=fp16,scheme=asymmetric,spikes=1",
                    n + ":scheme=asymmetric", n + ":block=37,scale=bf16",
                    n + ":block=64,rounding=stochastic,scale=e8m0",
                    n + ":block=32,scale=fp16,scheme=asymmetric"},
@@ -160,11 +166,14 @@ CodecEntry int_plane_entry(int bits, std::size_t block) {
                   one ? "asymmetric: minimum and step"
                       : "symmetric: absmax/(2^(b-1)-1); asymmetric: minimum and step"},
                  {"scale", "fp32",
-                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"}},
+                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"},
+                 {"spikes", "0", kSpikes}},
       .examples = {n, n + ":block=37,rounding=stochastic,scheme=asymmetric",
                    n + ":block=64,scale=bf16,scheme=asymmetric",
                    n + ":block=32,scale=e8m0,scheme=asymmetric",
-                   n + ":rounding=correlated,scheme=asymmetric"},
+                   n + ":rounding=correlated,scheme=asymmetric",
+                   n + ":block=37,scale=bf16,scheme=asymmetric,spikes=1",
+                   n + ":rounding=stochastic,scheme=asymmetric,spikes=1"},
       .make = [=](const CodecSpec& spec) { return make_int_plane(bits, block, spec); }};
   if (!one) {
     entry.examples.push_back(n + ":block=32,scale=e8m0");

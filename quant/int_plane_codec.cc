@@ -20,28 +20,7 @@ class IntPlaneCodec final : public TiledCodec {
   IntPlaneCodec(std::string text, const IntPlaneFormat& format)
       : TiledCodec(std::move(text), format.layout()), format_(format) {}
 
-  CodecTraits traits() const override {
-    CodecTraits t;
-    const bool fp16 = format_.scale == MetaFormat::kFp16;
-    t.block = format_.block;
-    t.deterministic = format_.rounding == Rounding::kNearest;
-    t.unbiased = !t.deterministic && !fp16;  // fp16 clips from 65504 on.
-    // Half a step or a step of at most the range (2 A with a minimum, itself rounded down),
-    // which the scale's rounding stretches; fp16 may clip everything.
-    const double stretch = format_.scale == MetaFormat::kE8M0   ? 2
-                           : format_.scale == MetaFormat::kFp32 ? 1 + 0x1p-12
-                                                                : 1 + 0x1p-6;
-    const double steps = format_.stochastic() ? 1 : 0.5;
-    const double range = format_.asymmetric ? 2.02 : 1;
-    const bool shift = format_.rounding == Rounding::kShift;  // Spends a level.
-    t.max_error = steps * range * stretch / (format_.divisor() - (shift ? 1 : 0)) + 0x1p-20;
-    if (fp16) t.max_error = std::max(t.max_error, 1.0);
-    t.floor = fp16                                 ? 0x1p-23
-              : format_.scale == MetaFormat::kBf16 ? 0x1p-132
-              : format_.scale == MetaFormat::kE8M0 ? 0x1p-126
-                                                   : 0x1p-148;
-    return t;
-  }
+  CodecTraits traits() const override { return int_plane_traits(format_); }
 
  protected:
   void encode_tiles(TileSource& x, const CodecContext& ctx, std::byte* wire) const override {
@@ -104,6 +83,29 @@ class IntPlaneCodec final : public TiledCodec {
 
 }  // namespace
 
+CodecTraits int_plane_traits(const IntPlaneFormat& f) {
+  CodecTraits t;
+  const bool fp16 = f.scale == MetaFormat::kFp16;
+  t.block = f.block;
+  t.deterministic = f.rounding == Rounding::kNearest;
+  t.unbiased = !t.deterministic && !fp16;  // fp16 clips from 65504 on.
+  // Half a step or a step of at most the range (2 A with a minimum, itself rounded down),
+  // which the scale's rounding stretches; fp16 may clip everything.
+  const double stretch = f.scale == MetaFormat::kE8M0   ? 2
+                         : f.scale == MetaFormat::kFp32 ? 1 + 0x1p-12
+                                                        : 1 + 0x1p-6;
+  const double steps = f.stochastic() ? 1 : 0.5;
+  const double range = f.asymmetric ? 2.02 : 1;
+  const bool shift = f.rounding == Rounding::kShift;  // Spends a level.
+  t.max_error = steps * range * stretch / (f.divisor() - (shift ? 1 : 0)) + 0x1p-20;
+  if (fp16) t.max_error = std::max(t.max_error, 1.0);
+  t.floor = fp16                           ? 0x1p-23
+            : f.scale == MetaFormat::kBf16 ? 0x1p-132
+            : f.scale == MetaFormat::kE8M0 ? 0x1p-126
+                                           : 0x1p-148;
+  return t;
+}
+
 CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& spec) {
   IntPlaneFormat f;
   f.bits = bits;
@@ -128,6 +130,9 @@ CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& sp
   if (f.rounding != Rounding::kNearest) text += ",rounding=" + std::string(name(f.rounding));
   if (scale != "fp32") text += ",scale=" + scale;
   if (scheme != usual) text += ",scheme=" + scheme;
+  const bool spikes = f.asymmetric ? choice_arg(spec, "spikes", "0", {"0", "1"}) == "1"
+                                   : choice_arg(spec, "spikes", "0", {"0"}) == "1";
+  if (spikes) return make_int_spikes(text + ",spikes=1", f);
   return std::make_shared<const IntPlaneCodec>(std::move(text), f);
 }
 

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "quant/block_layout.h"
+#include "quant/codec.h"
 #include "quant/rounding.h"
 
 namespace zeropp::quant {
@@ -42,6 +44,15 @@ struct IntPlaneFormat {
   constexpr int highest() const { return lowest() + (1 << bits) - 1; }
   constexpr float divisor() const { return static_cast<float>(highest()); }
 };
+
+CodecTraits int_plane_traits(const IntPlaneFormat& f);
+
+/// The same with spikes reserved (asymmetric; block <= TiledCodec::kTile). A block's metadata
+/// is followed by its smallest and largest number (the first of equals), each as a value in the
+/// minimum's format, saturating, and its index in the block in 1, 2 or 4 bytes (block <= 2^8,
+/// <= 2^16, more). Step and minimum are those of the rest, where each spike counts as another
+/// number of it. A block with a number that is not finite has NaN for spikes.
+CodecPtr make_int_spikes(std::string text, const IntPlaneFormat& format);
 
 /// v = (x * pre - offset) * mul, q in low .. high; `zero`: every code is that of q = 0.
 struct IntFactors {
