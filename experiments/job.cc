@@ -42,10 +42,9 @@ class RankJob {
   void run() {
     memory_.reset_peaks();
     const hierarchy::Ledger before = transport_.ledger();
-    transport_.barrier();
+    start_clock();
     for (std::uint64_t s = 1; s <= job_.variant.steps; ++s) step(s);
-    transport_.barrier();
-    if (root()) outcome_.wall_seconds += since(lap_);
+    stop_clock();
     finish(before);
   }
 
@@ -55,7 +54,6 @@ class RankJob {
   void step(std::uint64_t number) {
     engine_.reset_times();
     const std::uint64_t calls = transport_.ledger().collectives();
-    if (root() && number == 1) lap_ = Clock::now();
     const auto start = Clock::now();
     StepRecord record{.step = number, .tokens = number * tokens_per_step()};
     record.result = engine_.train_step();
@@ -104,13 +102,23 @@ class RankJob {
            static_cast<std::uint64_t>(transport_.size());
   }
 
-  /// Keeps the clock of the training steps still.
-  double evaluate_between_steps() {
-    transport_.barrier();
-    if (root()) outcome_.wall_seconds += since(lap_);
-    const double loss = engine_.evaluate(job_.variant.eval_windows);
+  /// The clock of the training steps. Ranks that share a worker leave a barrier one after the
+  /// other, so rank 0 looks at its watch between two of them: nobody works meanwhile.
+  void start_clock() {
     transport_.barrier();
     if (root()) lap_ = Clock::now();
+    transport_.barrier();
+  }
+  void stop_clock() {
+    transport_.barrier();
+    if (root()) outcome_.wall_seconds += since(lap_);
+    transport_.barrier();
+  }
+
+  double evaluate_between_steps() {
+    stop_clock();
+    const double loss = engine_.evaluate(job_.variant.eval_windows);
+    start_clock();
     return loss;
   }
 

@@ -35,4 +35,17 @@ struct ShardPiece {
 std::vector<ShardPiece> shard_pieces(const ChunkMap& map, int modulus, int rank);
 std::size_t shard_elems(const ChunkMap& map, int modulus, int rank);
 
+/// The shards of all residues at once: use(residue, full chunks, elements of a short one).
+template <class Use>
+void for_shards(const ChunkMap& map, int modulus, Use&& use) {
+  const std::size_t chunk = map.chunk_elems();
+  if (chunk == 0) return;
+  const auto m = static_cast<std::size_t>(modulus);
+  const std::size_t full = map.numel / chunk;  // Chunks before the short one.
+  const std::size_t each = full / m, more = full % m, rest = map.numel % chunk;
+  for (std::size_t residue = 0; residue < m; ++residue) {
+    use(static_cast<int>(residue), each + (residue < more ? 1 : 0), residue == more ? rest : 0);
+  }
+}
+
 }  // namespace zeropp::hierarchy

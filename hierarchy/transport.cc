@@ -79,6 +79,8 @@ Pending::~Pending() {
   }
 }
 
+void Transport::keep_lent(quant::Buffer memory) { memory.reset(); }
+
 Pending Transport::exchange(const CallInfo& call, std::span<const SendOp> sends,
                             std::span<const RecvOp> recvs, quant::Stream stream) {
   for (const SendOp& op : sends) check_send(*this, op);

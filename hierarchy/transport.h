@@ -9,6 +9,7 @@
 #include "hierarchy/topology.h"
 #include "quant/codec.h"
 #include "quant/device.h"
+#include "quant/memory.h"
 
 namespace zeropp::hierarchy {
 
@@ -81,6 +82,13 @@ class Transport {
   /// TransportError naming both ranks, collectives, sequence numbers and sizes if they differ.
   Pending exchange(const CallInfo& call, std::span<const SendOp> sends,
                    std::span<const RecvOp> recvs, quant::Stream stream = {});
+  /// True if views are the senders' own memory: what a peer lends may then be lent on to the
+  /// next one, if its first sender keeps it until all ranks have called end_lending().
+  virtual bool lends_views() const { return false; }
+  virtual void end_lending() {}
+  /// After a failure: memory that peers of peers may still read, which must outlive all ranks.
+  virtual void keep_lent(quant::Buffer memory);
+
   /// Waits for every rank.
   virtual void barrier() = 0;
   std::uint64_t sequence() const { return sequence_; }

@@ -68,6 +68,11 @@ void Buffer::reset() noexcept {
   tracker_ = nullptr;
 }
 
+void Buffer::untrack() noexcept {
+  if (tracker_ != nullptr) tracker_->on_free(kind_, bytes_);
+  tracker_ = nullptr;
+}
+
 void Buffer::zero() {
   if (bytes_ != 0) std::memset(data_, 0, bytes_);
 }

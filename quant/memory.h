@@ -53,6 +53,8 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   void reset() noexcept;
+  /// The memory stays, but is no longer booked: for a buffer that outlives its tracker.
+  void untrack() noexcept;
   void swap(Buffer& o) noexcept {
     std::swap(tracker_, o.tracker_);
     std::swap(kind_, o.kind_);

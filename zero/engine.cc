@@ -102,7 +102,10 @@ double Engine::Impl::micro_step(float grad_scale) {
 
   context_.set_phase(Phase::kForward);
   weights_.begin_pass(WeightStore::Mode::kTrain);
-  run_->begin(batch, true, grad_scale);
+  {
+    const MathTimer timer(context_);
+    run_->begin(batch, true, grad_scale);
+  }
   for (int u = 0; u < units; ++u) {
     weights_.acquire();
     {
@@ -140,7 +143,12 @@ StepResult Engine::Impl::train_step() {
   context_.micro = static_cast<std::uint32_t>(c.gas - 1);
   gradients_.boundary();
 
-  const double mine[2] = {loss / c.gas, gradients_.own_sum_squares()};
+  double own_squares = 0;
+  {
+    const MathTimer timer(context_);
+    own_squares = gradients_.own_sum_squares();
+  }
+  const double mine[2] = {loss / c.gas, own_squares};
   std::vector<double> all(2 * static_cast<std::size_t>(context_.ranks()));
   hierarchy::gather_scalars(context_.comm, Phase::kStep, quant::Role::kScalar, mine, all);
   double sum_squares = 0;

@@ -107,6 +107,15 @@ PieceWire::PieceWire(const ChunkMap& map, const quant::Codec* codec, quant::Dtyp
   tail_size_ = static_cast<std::size_t>(tail_.total());
 }
 
+WireBytes PieceWire::shard_bytes(std::size_t full_pieces, bool short_piece) const {
+  WireBytes bytes{.payload = full_pieces * full_.payload,
+                  .scale = full_pieces * full_.scale,
+                  .padding = full_pieces * full_.padding,
+                  .exact = full_pieces * full_.exact};
+  if (short_piece) bytes += tail_;
+  return bytes;
+}
+
 std::size_t PieceWire::encode(quant::ConstView x, const quant::CodecContext& context,
                               std::span<std::byte> wire, WireBytes& booked) const {
   return put(x.n, wire, booked, [&](std::span<std::byte> place) {

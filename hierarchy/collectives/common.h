@@ -105,6 +105,9 @@ class PieceWire {
   const quant::WireBytes& bytes(std::size_t n) const { return n == full_n_ ? full_ : tail_; }
   std::size_t size(std::size_t n) const { return n == full_n_ ? full_size_ : tail_size_; }
 
+  /// Bytes of the pieces of a shard, with their frames; an upper bound if framed.
+  quant::WireBytes shard_bytes(std::size_t full_pieces, bool short_piece) const;
+
   /// Writes a piece with its frame; returns the bytes written and books them.
   std::size_t encode(quant::ConstView x, const quant::CodecContext& context,
                      std::span<std::byte> wire, quant::WireBytes& booked) const;
@@ -139,6 +142,26 @@ class PieceWire {
   std::size_t tail_size_ = 0;
   quant::WireBytes full_;
   quant::WireBytes tail_;
+};
+
+/// One message to a peer and one from a peer, as rings have them, without the lists of
+/// Exchange.
+struct RingExchange {
+  int to = 0, from = 0;
+  std::span<const std::byte> data;
+  const quant::WireBytes& bytes;
+  std::byte* into = nullptr;  ///< Null: a view.
+  std::size_t expected = 0;
+  bool variable = false;
+
+  /// Index for received().
+  int receive() const { return expected == 0 ? -1 : 0; }
+  Pending start(Comm& comm, const CallInfo& call) const {
+    const SendOp send{to, data, bytes};
+    const RecvOp recv{from, into, expected, variable};
+    return comm.transport.exchange(call, {&send, data.empty() ? 0U : 1U},
+                                   {&recv, expected == 0 ? 0U : 1U});
+  }
 };
 
 /// The messages of one exchange, collected and then started. Zero-byte messages are left out.

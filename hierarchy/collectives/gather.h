@@ -32,6 +32,8 @@ class GatherBlocks {
   std::size_t max_size(int residue) const;
   /// A block that is one run of exact elements needs no packing and no unpacking.
   bool is_direct(int residue) const;
+  /// The same of every owner's block that is not empty: equal on all ranks.
+  bool all_direct() const;
   std::span<const std::byte> own_direct() const;
   /// Where a direct block belongs in the output.
   std::span<std::byte> direct_place(int residue) const;
@@ -40,7 +42,10 @@ class GatherBlocks {
   std::size_t pack(std::span<std::byte> to);
   /// Copies or decodes the block at the front of `rest` into the outputs and advances past it.
   void unpack(int residue, std::span<const std::byte>& rest);
-  /// Books the block at the front of `rest` and advances past it.
+  /// Unpacks all blocks, by residue, into one output after the other: long runs of writes. The
+  /// spans are used up.
+  void unpack_all(std::span<std::span<const std::byte>> blocks);
+  /// Books the block at the front of `rest` and, if variable(), advances past it.
   quant::WireBytes book(int residue, std::span<const std::byte>& rest) const;
 
  private:
@@ -53,6 +58,7 @@ class GatherBlocks {
     const Item* item = nullptr;
     Piece piece;
   };
+  void write(const Item& item, Piece p, std::span<const std::byte> bytes) const;
   /// The block's only piece if it is exact, else no item.
   Single single(int residue) const;
 
@@ -60,6 +66,7 @@ class GatherBlocks {
   CallOptions options_;
   CallPlan plan_;
   std::vector<Item> items_;
+  std::vector<quant::WireBytes> blocks_;  ///< By residue; upper bounds if variable_.
   bool variable_ = false;
   bool coded_ = false;
   bool streams_ = false;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "hierarchy/collectives/copy.h"
 #include "hierarchy/collectives/gather.h"
 
@@ -26,14 +28,16 @@ GatherBlocks::GatherBlocks(Comm& comm, const CallOptions& options, CallPlan plan
     written += t.out.bytes();
   }
   streams_ = written >= kStreamBytes;
+  blocks_.resize(static_cast<std::size_t>(plan_.fine));
+  for (const Item& item : items_) {
+    for_shards(item.map, plan_.fine, [&](int residue, std::size_t full, std::size_t rest) {
+      blocks_[static_cast<std::size_t>(residue)] += item.wire.shard_bytes(full, rest != 0);
+    });
+  }
 }
 
 std::size_t GatherBlocks::max_size(int residue) const {
-  std::size_t bytes = 0;
-  for (const Item& item : items_) {
-    for_pieces(item.map, plan_.fine, residue, [&](Piece p) { bytes += item.wire.size(p.n); });
-  }
-  return bytes;
+  return static_cast<std::size_t>(blocks_[static_cast<std::size_t>(residue)].total());
 }
 
 GatherBlocks::Single GatherBlocks::single(int residue) const {
@@ -51,6 +55,16 @@ GatherBlocks::Single GatherBlocks::single(int residue) const {
 }
 
 bool GatherBlocks::is_direct(int residue) const { return single(residue).item != nullptr; }
+
+bool GatherBlocks::all_direct() const {
+  const auto filled = std::count_if(items_.begin(), items_.end(),
+                                    [](const Item& item) { return item.map.numel > 0; });
+  if (filled > 1) return false;
+  for (int residue = 0; residue < plan_.fine; ++residue) {
+    if (max_size(residue) > 0 && !is_direct(residue)) return false;
+  }
+  return true;
+}
 
 std::span<const std::byte> GatherBlocks::own_direct() const {
   return single(own_residue()).item->tensor.shard.as_bytes();
@@ -78,23 +92,40 @@ std::size_t GatherBlocks::pack(std::span<std::byte> to) {
   return at;
 }
 
+void GatherBlocks::write(const Item& item, Piece p, std::span<const std::byte> bytes) const {
+  const auto out = item.tensor.out.slice(local_offset(item.map, plan_.coarse, p.chunk), p.n);
+  if (item.tensor.codec != nullptr) {
+    item.tensor.codec->decode(bytes, out);
+  } else {
+    copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
+  }
+}
+
 void GatherBlocks::unpack(int residue, std::span<const std::byte>& rest) {
   const CodecTimer timer(comm_, coded_);
   for (const Item& item : items_) {
-    for_pieces(item.map, plan_.fine, residue, [&](Piece p) {
-      const auto bytes = item.wire.take(p.n, rest);
-      const auto out =
-          item.tensor.out.slice(local_offset(item.map, plan_.coarse, p.chunk), p.n);
-      if (item.tensor.codec != nullptr) {
-        item.tensor.codec->decode(bytes, out);
-      } else {
-        copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
-      }
+    for_pieces(item.map, plan_.fine, residue,
+               [&](Piece p) { write(item, p, item.wire.take(p.n, rest)); });
+  }
+}
+
+void GatherBlocks::unpack_all(std::span<std::span<const std::byte>> blocks) {
+  const CodecTimer timer(comm_, coded_);
+  const auto block = [&](int chunk) -> std::span<const std::byte>& {
+    return blocks[static_cast<std::size_t>(chunk % plan_.fine)];
+  };
+  for (const Item& item : items_) {
+    const std::size_t ahead = item.wire.size(item.map.chunk_elems());
+    for_pieces(item.map, plan_.coarse, comm_.rank() % plan_.coarse, [&](Piece p) {
+      const auto& next = block(p.chunk + plan_.coarse);
+      prefetch(next.first(std::min(ahead, next.size())));
+      write(item, p, item.wire.take(p.n, block(p.chunk)));
     });
   }
 }
 
 quant::WireBytes GatherBlocks::book(int residue, std::span<const std::byte>& rest) const {
+  if (!variable_) return blocks_[static_cast<std::size_t>(residue)];
   quant::WireBytes booked;
   for (const Item& item : items_) {
     for_pieces(item.map, plan_.fine, residue, [&](Piece p) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "hierarchy/collectives/copy.h"
 #include "hierarchy/collectives/reduce.h"
 #include "quant/convert.h"
 
@@ -23,7 +25,16 @@ class RingReduce {
         divisor_(static_cast<float>(call.reduce.predivide == 0 ? call.ranks()
                                                                : call.reduce.predivide)),
         rounder_(call),
-        sum_(call.comm.memory, quant::MemoryKind::kComm, kSlice * size_of(Dtype::kF32)) {}
+        sum_(call.comm.memory, quant::MemoryKind::kComm, kSlice * size_of(Dtype::kF32)),
+        sizes_(static_cast<std::size_t>(call.plan.fine)) {
+    for (const ReduceTensor& t : call.tensors) {
+      const ChunkMap map = call.map(t);
+      for_shards(map, call.plan.fine, [&](int residue, std::size_t full, std::size_t rest) {
+        sizes_[static_cast<std::size_t>(residue)] +=
+            (full * map.chunk_elems() + rest) * size_of(call.reduce.wire);
+      });
+    }
+  }
 
   void run() {
     std::size_t largest = 0;
@@ -33,13 +44,16 @@ class RingReduce {
     add(ahead(-1), {}, partial.data());
     for (int step = 0; step + 1 < group_.size; ++step) {
       const int owner = ahead(-2 - step);
-      Exchange exchange;
-      exchange.send(rank(ahead(1)), partial.span().first(block_size(ahead(-1 - step))),
-                    {.exact = block_size(ahead(-1 - step))});
-      const int index = exchange.receive(rank(ahead(-1)), nullptr, block_size(owner));
+      const std::size_t sent = block_size(ahead(-1 - step));
+      const quant::WireBytes booked{.exact = sent};
+      const RingExchange exchange{.to = rank(ahead(1)),
+                                  .from = rank(ahead(-1)),
+                                  .data = partial.span().first(sent),
+                                  .bytes = booked,
+                                  .expected = block_size(owner)};
       Pending pending = exchange.start(call_.comm, call_.plan.call);
       pending.wait();
-      add(owner, received(pending, index), next.data());
+      add(owner, received(pending, exchange.receive()), next.data());
       pending.release();
       partial.swap(next);
     }
@@ -60,12 +74,16 @@ class RingReduce {
   int residue(int position) const { return rank(position) % call_.plan.fine; }
 
   std::size_t block_size(int owner) const {
-    std::size_t elems = 0;
-    for (const ReduceTensor& t : call_.tensors) {
-      elems += shard_elems(call_.map(t), call_.plan.fine, residue(owner));
-    }
-    return elems * size_of(call_.reduce.wire);
+    return sizes_[static_cast<std::size_t>(residue(owner))];
   }
+
+  /// One piece that is added: where the own contribution and the result are, and where the
+  /// piece begins in the message.
+  struct Part {
+    ConstView x;
+    MutView out;
+    std::size_t at = 0;
+  };
 
   /// Adds the own contribution to what came for that owner (nothing: the first one); the sum
   /// goes to `to`, or to the outputs if this rank is the owner.
@@ -73,18 +91,31 @@ class RingReduce {
     const CodecTimer timer(call_.comm);
     const Dtype wire = call_.reduce.wire;
     const bool mine = owner == position();
+    list_parts(owner, mine);
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      // Gradients of other layers were written long ago, a short piece in each.
+      if (i + kAhead < parts_.size()) prefetch(parts_[i + kAhead].x.as_bytes());
+      const Part& p = parts_[i];
+      const ConstView before{came.empty() ? nullptr : came.data() + p.at, wire, p.x.n};
+      if (mine) {
+        finish(p.x, before, p.out);
+      } else {
+        pass_on(p.x, before, {to + p.at, wire, p.x.n});
+      }
+    }
+  }
+
+  void list_parts(int owner, bool mine) {
+    parts_.clear();
     std::size_t at = 0;
     for (const ReduceTensor& t : call_.tensors) {
       const ChunkMap map = call_.map(t);
       for_pieces(map, call_.plan.fine, residue(owner), [&](Piece p) {
-        const ConstView x = t.in.slice(local_offset(map, call_.plan.coarse, p.chunk), p.n);
-        const ConstView before{came.empty() ? nullptr : came.data() + at, wire, p.n};
-        if (mine) {
-          finish(x, before, t.out.slice(local_offset(map, call_.plan.fine, p.chunk), p.n));
-        } else {
-          pass_on(x, before, {to + at, wire, p.n});
-        }
-        at += p.n * size_of(wire);
+        const auto x = t.in.slice(local_offset(map, call_.plan.coarse, p.chunk), p.n);
+        MutView out{};
+        if (mine) out = t.out.slice(local_offset(map, call_.plan.fine, p.chunk), p.n);
+        parts_.push_back({x, out, at});
+        at += p.n * size_of(call_.reduce.wire);
       });
     }
   }
@@ -105,11 +136,15 @@ class RingReduce {
     }
   }
 
+  static constexpr std::size_t kAhead = 2;
+
   const ReduceCall& call_;
   HopGroup group_;
   float divisor_;
+  std::vector<Part> parts_;  ///< Of the owner in hand.
   ResultRounder rounder_;
   quant::Buffer sum_;
+  std::vector<std::size_t> sizes_;  ///< Bytes of a block by residue.
 };
 
 }  // namespace

@@ -48,6 +48,10 @@ std::unique_ptr<Pending::Impl> Endpoint::start(const CallInfo& call, std::uint64
 
 void Endpoint::barrier() {
   last_call_ = CallInfo{.collective = Collective::kBarrier};
+  end_lending();
+}
+
+void Endpoint::end_lending() {
   if (world_.failed()) world_.throw_failed(fmt::format("rank {} {}", rank(), where()));
   ++barriers_;
   waiter_.arrive();

@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hierarchy/transport.h"
@@ -18,6 +19,9 @@ class Endpoint final : public Transport {
   Endpoint(World& world, int rank, Waiter& waiter);
   ~Endpoint() override;
 
+  bool lends_views() const override { return true; }
+  void end_lending() override;
+  void keep_lent(quant::Buffer memory) override { world_.keep(std::move(memory)); }
   void barrier() override;
   double waited_seconds() const override { return waited_seconds_; }
 

@@ -3,10 +3,11 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "hierarchy/transport/short_list.h"
 #include "hierarchy/transport/virtual_channel.h"
 #include "hierarchy/transport/virtual_endpoint.h"
+#include "quant/block_cache.h"
 
 namespace zeropp::hierarchy::virtual_ranks {
 
@@ -24,6 +25,12 @@ class PendingExchange final : public Pending::Impl {
                   std::span<const SendOp> sends, std::span<const RecvOp> recvs);
   ~PendingExchange() override;
   void post();
+
+  // From the worker's own blocks: more are in flight than malloc keeps at hand.
+  static void* operator new(std::size_t bytes) { return quant::allocate_block(bytes); }
+  static void operator delete(void* p, std::size_t bytes) noexcept {
+    quant::free_block(static_cast<std::byte*>(p), bytes);
+  }
 
   void wait() override;
   void release() override;
@@ -56,8 +63,8 @@ class PendingExchange final : public Pending::Impl {
   Endpoint& endpoint_;
   CallInfo call_;
   std::uint64_t sequence_;
-  std::vector<Send> sends_;
-  std::vector<Receive> receives_;
+  ShortList<Send> sends_;
+  ShortList<Receive> receives_;
   std::size_t arrived_ = 0;  ///< Receives before it are done.
   Counter done_{0};          ///< Sends that were taken or given back.
   int unwinding_at_birth_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "quant/error.h"
 
 namespace zeropp::hierarchy::virtual_ranks {
@@ -35,6 +37,12 @@ void World::throw_failed(const std::string& where) const {
       failure_.rank < 0 ? std::string("no progress in time")
                         : fmt::format("rank {} failed {}", failure_.rank, failure_.where);
   throw TransportError(fmt::format("[virtual] {} ended: {}", where, cause));
+}
+
+void World::keep(quant::Buffer memory) {
+  memory.untrack();
+  const std::lock_guard lock(failure_mutex_);
+  kept_.push_back(std::move(memory));
 }
 
 void World::report_wait(int rank, std::string text) {

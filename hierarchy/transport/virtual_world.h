@@ -11,6 +11,7 @@
 #include "hierarchy/topology.h"
 #include "hierarchy/transport/virtual.h"
 #include "hierarchy/transport/virtual_channel.h"
+#include "quant/memory.h"
 
 namespace zeropp::hierarchy::virtual_ranks {
 
@@ -46,6 +47,8 @@ class World {
   void fail_timeout();
   /// Throws what a rank that did not cause the failure gets.
   [[noreturn]] void throw_failed(const std::string& where) const;
+  /// Memory that is freed when all ranks have ended.
+  void keep(quant::Buffer memory);
   /// On a timeout, what a rank was waiting for.
   void report_wait(int rank, std::string text);
 
@@ -69,6 +72,7 @@ class World {
   alignas(64) std::atomic<bool> failed_{false};
   mutable std::mutex failure_mutex_;
   Failure failure_;
+  std::vector<quant::Buffer> kept_;  ///< Under failure_mutex_.
   alignas(64) std::atomic<std::uint64_t> barrier_arrivals_{0};
   alignas(64) Counter barrier_generation_{0};
 };

@@ -136,12 +136,16 @@ void GradientStore::flush(const std::vector<std::uint32_t>& bucket) {
   const StagePolicy& policy = context_.config.policy;
   const int result = policy.all_reduce ? 1 : policy.optimizer;
   const bool overwrites = at_boundary() || context_.micro == 0;
+  // An all-reduce at the boundary may work in place, unless its input is needed once more.
+  const bool in_place = at_boundary() && policy.all_reduce && !separate_accumulator() &&
+                        !context_.config.measure_gradient_error;
+  const bool to_micro_step = !at_boundary() && (overwrites || separate_accumulator());
   std::vector<Tensor> temporary;
   temporary.reserve(bucket.size());
   std::vector<ReduceTensor> tensors;
   for (const std::uint32_t t : bucket) {
     quant::MutView out;
-    if (!at_boundary() && result == modulus() && (overwrites || separate_accumulator())) {
+    if (result == modulus() && (in_place || to_micro_step)) {
       out = grads_[t].view();
     } else {
       out = temporary

@@ -66,6 +66,7 @@ std::vector<WeightStore::Fetch> WeightStore::make_plan(const Model& model, bool 
 void WeightStore::refresh() {
   const StagePolicy& policy = context_.config.policy;
   if (policy.params == policy.optimizer) {
+    const MathTimer timer(context_);  // Rounding the masters belongs to the update.
     for (std::uint32_t t = 0; t < params_.size(); ++t) {
       quant::convert(state_.master(t), params_[t].view());
     }
