@@ -128,6 +128,10 @@ void register_codec(CodecEntry entry) { registry().add(std::move(entry)); }
 const std::vector<CodecEntry>& codec_entries() { return registry().entries(); }
 
 CodecPtr make_codec(std::string_view text, Dtype wire_dtype) {
+  constexpr auto kMostDecorators = 16;  // Each is a frame of this recursion and of every call.
+  if (std::count(text.begin(), text.end(), '|') > kMostDecorators) {
+    throw UsageError("codec", "at most 16 decorators", quoted(text.substr(0, 40)) + "...");
+  }
   if (const std::size_t bar = text.find('|'); bar != std::string_view::npos) {
     const std::string_view outer = text.substr(0, bar);
     const CodecEntry entry = registry().at(std::string(outer.substr(0, outer.find('('))));

@@ -98,6 +98,10 @@ TEST(Registry, DecoratorsComeInsideOut) {
     EXPECT_THROW(make_codec(bad), UsageError) << bad;
   }
   EXPECT_THAT(error_of("absent(0.8)|int4"), HasSubstr("absent"));
+  std::string many = "int4";
+  for (int i = 0; i < 16; ++i) many.insert(0, "wrap|");
+  EXPECT_EQ(make_codec(many)->spec(), make_codec("int4")->spec());
+  EXPECT_THAT(error_of("wrap|" + many), HasSubstr("at most 16 decorators"));
 }
 
 TEST(Registry, DeltaMarksItsCodecAndComesFirst) {
