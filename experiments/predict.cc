@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zero/powersgd.h"
+
 namespace zeropp::experiments {
 namespace {
 
@@ -150,8 +152,9 @@ class Predictor {
 
   void reduce(const Tensors& bucket, bool outer) {
     std::vector<CostTensor> costs;
+    reduce_low_rank(bucket);
     for (const std::uint32_t t : bucket) {
-      if (!counted(t)) continue;
+      if (!counted(t) || zero::travels_low_rank(config_, model_.tensors()[t])) continue;
       CostTensor cost{.numel = numel(t), .codecs = {}};
       if (!config_.exact_grads.applies(model_.tensors()[t])) cost.codecs = levels_;
       costs.push_back(cost);
@@ -173,6 +176,21 @@ class Predictor {
         all_reduce(costs, result, hierarchy::Algorithm::kHierarchical);
       }
     }
+  }
+  /// PowerSGD: an all-reduce of the left factors, one of the right ones.
+  void reduce_low_rank(const Tensors& bucket) {
+    std::vector<CostTensor> left, right;
+    const auto rank = static_cast<std::size_t>(config_.powersgd_rank);
+    for (const std::uint32_t t : bucket) {
+      const zero::TensorSpec& tensor = model_.tensors()[t];
+      if (!counted(t) || !zero::travels_low_rank(config_, tensor)) continue;
+      const auto [rows, cols] = zero::matrix_shape(tensor);
+      left.push_back({.numel = rank * rows, .codecs = {}});
+      right.push_back({.numel = rank * cols, .codecs = {}});
+    }
+    if (left.empty()) return;
+    all_reduce(left, 1, config_.algorithm);
+    all_reduce(right, 1, config_.algorithm);
   }
   static CallOptions call(int coarse, int fine, hierarchy::Algorithm algorithm) {
     return {

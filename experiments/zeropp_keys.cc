@@ -43,7 +43,7 @@ constexpr KeySpec kKeys[] = {
     {"zeropp.codecs.weights", kHonoured, kString | kList, "",
      "spec such as int8:block=2048 or delta|int4:block=2048, or none"},
     {"zeropp.codecs.gradients", kHonoured, kString | kList, "",
-     "spec, or a list of one a level, innermost first, or none"},
+     "spec, or a list of one a level, innermost first, or powersgd:rank=R, or none"},
     {"zeropp.exact", kHonoured, kObject},
     {"zeropp.exact.weights", kHonoured, kObject},
     {"zeropp.exact.weights.one_d", kHonoured, kBool, "true", "norms and biases travel exact"},

@@ -75,6 +75,11 @@ struct CodecTraits {
   /// smallest subnormal (of the wire dtype, for casts) and up to `floor`.
   double max_error = 0;
   double floor = 0;  ///< Absolute error that the smallest scale of the wire format may cause.
+  /// ||x - y||^2 <= (1 - contraction) ||x||^2 in every block of finite x, y what is decoded, up
+  /// to the absolute errors above: what error feedback needs. 0: not promised.
+  double contraction = 0;
+  /// decode into the dtype that travels gives the same bits, NaN payloads too.
+  bool lossless = false;
 };
 
 /// A map from a contiguous span of numbers to self-contained wire bytes and back. No

@@ -16,7 +16,8 @@ class Registry {
  public:
   Registry() {
     for (auto* family :
-         {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs, &delta_codecs}) {
+         {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs, &delta_codecs,
+          &topk_codecs, &sign_codecs, &codebook_codecs, &lossless_codecs}) {
       for (CodecEntry& entry : family()) add(std::move(entry));
     }
   }

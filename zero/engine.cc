@@ -134,7 +134,7 @@ StepResult Engine::Impl::train_step() {
   const EngineConfig& c = context_.config;
   StepResult result;
   result.loss_scale = scaler_.scale();
-  gradients_.begin_step();
+  gradients_.begin_step(scaler_.scale());
   const auto grad_scale = static_cast<float>(scaler_.scale() / c.gas);
   double loss = 0;
   for (context_.micro = 0; context_.micro < static_cast<std::uint32_t>(c.gas);
@@ -196,6 +196,7 @@ void Engine::Impl::apply(StepResult& result, double sum_squares) {
     ++context_.updates;
     weights_.refresh();
   }
+  gradients_.end_step(!result.skipped);
   scaler_.update(result.skipped);
 }
 
@@ -273,6 +274,7 @@ void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors,
                                 const WeightReference* reference) {
   optimizer_.load(tensors);
   context_.updates = 0;
+  gradients_.forget();
   context_.set_phase(Phase::kInit);
   weights_.invalidate_copies();
   if (reference != nullptr) weights_.set_reference(*reference);

@@ -41,7 +41,8 @@ struct EngineConfig {
   hierarchy::Algorithm algorithm = hierarchy::Algorithm::kRing;
   quant::CodecPtr weight_codec;  ///< qwZ; null = exact.
   std::vector<quant::CodecPtr>
-      grad_codecs;  ///< qgZ, one a level, innermost first; empty = exact.
+      grad_codecs;        ///< qgZ, one a level, innermost first; empty = exact.
+  int powersgd_rank = 0;  ///< PowerSGD (powersgd.h) in place of grad_codecs; 0 = off.
   ExactRule exact_weights, exact_grads;
   std::uint64_t reduce_bucket = 500'000'000;  ///< Elements.
   std::uint64_t gather_bucket = 500'000'000;  ///< Elements a weight gather at the step.
@@ -59,6 +60,8 @@ struct EngineConfig {
   bool measure_gradient_error = false;  ///< Also reduce exactly (role control) and compare.
   bool check_replicas = false;          ///< Law 3, at every gather and every step.
   Sabotage sabotage = Sabotage::kNone;
+
+  bool compresses_gradients() const { return !grad_codecs.empty() || powersgd_rank > 0; }
 };
 
 /// UsageError where a codec of differences (`delta`) has no reference that it could add to:

@@ -7,6 +7,7 @@
 #include "experiments/codecs/catalog.h"
 #include "experiments/plugins.h"
 #include "quant/registry.h"
+#include "zero/powersgd.h"
 
 namespace zeropp::experiments::verify {
 
@@ -22,6 +23,7 @@ constexpr std::array kAlgorithms{Algorithm::kRing, Algorithm::kHierarchical,
 constexpr std::array kBuckets{"1", "7", "whole", "10x"};
 constexpr std::array kPrefetch{"0", "some", "all"};
 constexpr int kNode = -1;  // A group of the ranks of one node.
+constexpr auto kPowerSgd = "powersgd:rank=2";
 constexpr auto kInt4 = "int4:block=32,rounding=stochastic";
 constexpr auto kDelta = "delta|int4:block=64";
 constexpr auto kStochasticDelta = "delta|int4:block=64,rounding=stochastic";
@@ -75,6 +77,14 @@ std::vector<Scheme> make_schemes() {
       {"stochastic int4", "3", at(3, ""), "", kInt4, false},
       {"stochastic int4", "2", at(2, ""), "", kInt4, false},
       {"stochastic int4", "0", at(0, "micro_step"), "", kInt4, false},
+      {"powersgd micro_step", "0", at(0, "micro_step"), "", kPowerSgd, false},
+      {"powersgd micro_step", "1 all-reduce", all_reduce, "", kPowerSgd, false},
+      {"powersgd micro_step", "2", at(2, ""), "", kPowerSgd, false},
+      {"powersgd micro_step", "3+hpZ node", hpz, "", kPowerSgd, false},
+      {"powersgd micro_step", "HSDP", hsdp, "", kPowerSgd, true},
+      {"powersgd micro_step", "MiCS", mics, "", kPowerSgd, true},
+      {"powersgd boundary", "0", at(0, "boundary"), "", kPowerSgd, false},
+      {"powersgd boundary", "1", at(1, "boundary"), "", kPowerSgd, false},
   };
   for (const Plugin& plugin : plugins()) {
     for (const std::string& spec : example_specs(plugin.codecs)) {
@@ -151,7 +161,10 @@ bool valid(const Cell& cell) {
   const Scheme& s = scheme_of(cell);
   const Topology& t = topologies()[static_cast<std::size_t>(cell.topology)];
   if (t.ranks() == 1 && !(s.weights.empty() && s.gradients.empty())) return false;
-  if (!s.gradients.empty() && algorithm_of(cell) == Algorithm::kRing) return false;
+  if (!s.gradients.empty() && zero::powersgd_rank(s.gradients) == 0 &&
+      algorithm_of(cell) == Algorithm::kRing) {
+    return false;
+  }
   if (s.hierarchical_only && algorithm_of(cell) != Algorithm::kHierarchical) return false;
   const bool grouped =
       s.request.secondary != 0 || s.request.hsdp_group != 0 || s.request.mics_group != 0;
@@ -215,7 +228,9 @@ zero::EngineConfig engine_of(const Cell& cell, std::uint64_t parameters) {
   c.wire = p.wire;
   c.algorithm = algorithm_of(cell);
   if (!s.weights.empty()) c.weight_codec = quant::make_codec(s.weights, p.dtype);
-  for (int i = 0; !s.gradients.empty() && i < t.levels(); ++i) {
+  c.powersgd_rank = zero::powersgd_rank(s.gradients);
+  const bool coded = !s.gradients.empty() && c.powersgd_rank == 0;
+  for (int i = 0; coded && i < t.levels(); ++i) {
     c.grad_codecs.push_back(quant::make_codec(s.gradients, p.wire));
   }
   const std::array<std::uint64_t, 4> buckets{1, 7, parameters, 10 * parameters};

@@ -19,6 +19,8 @@ class RouteTable {
     return gradients_[tensor] ? std::span<const quant::Codec* const>(levels_)
                               : std::span<const quant::Codec* const>();
   }
+  /// It travels as PowerSGD's factors; gradients() is empty then.
+  bool low_rank(std::uint32_t tensor) const { return low_rank_[tensor]; }
   bool codes_weights() const;
   /// The codec of weights codes differences to a copy that ranks hold (`delta`).
   bool codes_differences() const { return differences_; }
@@ -30,7 +32,7 @@ class RouteTable {
  private:
   std::vector<const quant::Codec*> weights_;
   bool differences_ = false;
-  std::vector<bool> gradients_;
+  std::vector<bool> gradients_, low_rank_;
   std::vector<const quant::Codec*> levels_;
 };
 
