@@ -282,6 +282,13 @@ void check_together(const VariantConfig& v, const hierarchy::Topology& topology)
            fmt::format("{} at stage {}", v.weight_codec, policy.stage));
   }
   zero::check_differences(v.engine, topology);
+  if (v.engine.weight_codec && v.engine.weight_codec->traits().stateful &&
+      policy.gathers_units()) {
+    refuse(
+        "zeropp.codecs.weights without state at stage 3, where units gather their weights "
+        "several times a version (ef, loco and ef21 work at stages 1 and 2)",
+        fmt::format("'{}'", v.weight_codec));
+  }
   if (v.engine.compresses_gradients() && ranks == 1) {
     refuse("zeropp.codecs.gradients only on several ranks", "1 rank");
   }

@@ -51,6 +51,8 @@ struct CallOptions {
   std::uint64_t seed = 0;  ///< Codec context.
   std::uint64_t step = 0;  ///< Step, or version of the weights.
   std::uint32_t micro = 0;
+  /// This rank's, for codecs with state. The keys of residuals are those of the contexts above:
+  /// a (tensor, hop) takes part in one call a micro-step.
   quant::CodecState* state = nullptr;
   std::uint64_t* underflow = nullptr;
 };

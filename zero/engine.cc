@@ -6,6 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "quant/codec_state.h"
 #include "quant/convert.h"
 #include "quant/error.h"
 #include "zero/engine/context.h"
@@ -25,6 +26,7 @@ class Engine::Impl {
   Impl(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory,
        const EngineConfig& config, const Dataset* data)
       : context_{.comm = comm, .model = model, .memory = memory, .config = checked(config)},
+        codec_state_(&memory),
         data_(data),
         routes_((validate(context_), context_)),
         optimizer_(context_),
@@ -32,9 +34,11 @@ class Engine::Impl {
         gradients_(context_, routes_),
         scaler_(config.loss_scale),
         run_(model.start(&memory)) {
+    if (keeps_codec_state(config)) context_.codec_state = &codec_state_;
     context_.set_phase(Phase::kInit);
     optimizer_.initialise();
     weights_.initialise();
+    codec_state_.commit(quant::Role::kWeight);
   }
 
   StepResult train_step();
@@ -48,6 +52,7 @@ class Engine::Impl {
   StateBytes formula() const;
 
   EngineContext context_;
+  quant::CodecState codec_state_;
   const Dataset* data_;
   RouteTable routes_;
   OptimizerState optimizer_;
@@ -69,6 +74,7 @@ class Engine::Impl {
   }
   double micro_step(float grad_scale);
   void apply(StepResult& result, double sum_squares);
+  void refresh_weights();
   void load_batch(int samples, std::uint64_t first, bool training);
 
   std::vector<std::int32_t> tokens_, targets_;
@@ -134,6 +140,7 @@ StepResult Engine::Impl::train_step() {
   const EngineConfig& c = context_.config;
   StepResult result;
   result.loss_scale = scaler_.scale();
+  codec_state_.set_gradient_scale(static_cast<float>(scaler_.scale()));
   gradients_.begin_step(scaler_.scale());
   const auto grad_scale = static_cast<float>(scaler_.scale() / c.gas);
   double loss = 0;
@@ -173,12 +180,20 @@ StepResult Engine::Impl::train_step() {
   return result;
 }
 
+/// What the masters' codec keeps belongs to the version that was sent, whatever becomes of the
+/// next step.
+void Engine::Impl::refresh_weights() {
+  weights_.refresh();
+  codec_state_.commit(quant::Role::kWeight);
+}
+
 void Engine::Impl::apply(StepResult& result, double sum_squares) {
   const EngineConfig& c = context_.config;
   result.grad_norm = std::sqrt(sum_squares) / scaler_.scale();
   result.lr = schedule_lr(c.schedule, c.optimizer.lr, context_.version);
   result.skipped = !std::isfinite(sum_squares);
   if (result.skipped) {
+    codec_state_.rollback(quant::Role::kGradient);
     ++skipped_;
     if (++consecutive_skips_ >= c.max_consecutive_skips) {
       throw std::runtime_error(fmt::format(
@@ -192,9 +207,10 @@ void Engine::Impl::apply(StepResult& result, double sum_squares) {
     if (c.clip > 0) divisor *= std::max(1.0, (result.grad_norm + 1e-6) / c.clip);
     optimizer_.update(static_cast<float>(divisor), result.lr, gradients_.modulus(),
                       [&](std::uint32_t t) { return gradients_.mean(t); });
+    codec_state_.commit(quant::Role::kGradient);
     ++context_.version;
     ++context_.updates;
-    weights_.refresh();
+    refresh_weights();
   }
   gradients_.end_step(!result.skipped);
   scaler_.update(result.skipped);
@@ -276,9 +292,10 @@ void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors,
   context_.updates = 0;
   gradients_.forget();
   context_.set_phase(Phase::kInit);
+  codec_state_.clear();
   weights_.invalidate_copies();
   if (reference != nullptr) weights_.set_reference(*reference);
-  weights_.refresh();
+  refresh_weights();
 }
 
 WeightReference Engine::Impl::gather_reference() {
@@ -331,6 +348,7 @@ void Engine::reset_times() {
   impl_->context_.math_seconds = 0;
   impl_->context_.comm.codec_seconds = 0;
 }
+quant::CodecState* Engine::codec_state() { return impl_->context_.codec_state; }
 StateBytes Engine::formula() const { return impl_->formula(); }
 std::string Engine::state_sha256() { return impl_->state_sha256(); }
 std::vector<std::vector<float>> Engine::gather_state() { return impl_->gather_state(); }

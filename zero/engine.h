@@ -129,10 +129,10 @@ class Engine {
   /// Logical fp32 state on rank 0 (empty elsewhere): per tensor master | m | v. Collective.
   std::vector<std::vector<float>> gather_state();
   /// Overwrites masters (all ranks pass the whole tensors, canonical order), rounds parameters,
-  /// resets the optimizer (moments and their step count, not the schedule) and makes the
-  /// secondary stale. For golden tests and weight edits. With `delta` the reference is lost too
-  /// and each tensor's next gather is exact (unreferenced_gathers), unless the caller has one.
-  /// UsageError: a reference without `delta`, or of other sizes.
+  /// resets the optimizer (moments and their step count, not the schedule), forgets residuals
+  /// of codecs and makes the secondary stale. For golden tests and weight edits. With `delta`
+  /// the reference is lost too and each tensor's next gather is exact (unreferenced_gathers),
+  /// unless the caller has one. UsageError: a reference without `delta`, or of other sizes.
   void load_masters(const std::vector<std::vector<float>>& tensors,
                     const WeightReference* reference = nullptr);
   /// The reference of `delta`, to be saved beside the masters: a run that loads both goes on
@@ -142,6 +142,9 @@ class Engine {
   /// Tensors that training gathered exactly because their reference was missing; the same on
   /// every rank.
   std::uint64_t unreferenced_gathers() const;
+  /// Residuals of this rank's stateful codecs, to save or restore between steps
+  /// (quant/codec_state.h); null if no codec has state. Evaluation never touches them.
+  quant::CodecState* codec_state();
   /// Mean gradients of the last step as reduced (before clip and unscale), whole tensors in
   /// fp32 on rank 0; kept only if keep_gradients(true). Collective.
   void keep_gradients(bool on);

@@ -27,6 +27,10 @@ constexpr auto kPowerSgd = "powersgd:rank=2";
 constexpr auto kInt4 = "int4:block=32,rounding=stochastic";
 constexpr auto kDelta = "delta|int4:block=64";
 constexpr auto kStochasticDelta = "delta|int4:block=64,rounding=stochastic";
+constexpr auto kFeedback = "ef|int4:block=32";
+constexpr auto kLoco = "loco(reset=2)|hadamard(16)|int4:block=32";
+constexpr auto kEf21 = "hadamard(16)|ef21|int4:block=32";
+constexpr auto kEden = "hadamard(32,random=yes)|eden|int4:block=32";
 
 std::vector<Scheme> make_schemes() {
   const std::string micro = "exact micro_step", boundary = "exact boundary";
@@ -85,6 +89,19 @@ std::vector<Scheme> make_schemes() {
       {"powersgd micro_step", "MiCS", mics, "", kPowerSgd, true},
       {"powersgd boundary", "0", at(0, "boundary"), "", kPowerSgd, false},
       {"powersgd boundary", "1", at(1, "boundary"), "", kPowerSgd, false},
+      {"ef", "3", at(3, ""), "", kFeedback, false},
+      {"ef", "2", at(2, ""), "", kFeedback, false},
+      {"ef", "0", at(0, "micro_step"), "", kFeedback, false},
+      {"ef", "3+hpZ node", hpz, "", kFeedback, false},
+      {"ef boundary", "0", at(0, "boundary"), "", kFeedback, false},
+      {"ef boundary", "1", at(1, "boundary"), "", kFeedback, false},
+      {"loco", "3", at(3, ""), "", kLoco, false},
+      {"loco", "2", at(2, ""), "", kLoco, false},
+      {"loco MiCS", "MiCS", two_hop, "", kLoco, true},
+      {"ef21", "1", at(1, "micro_step"), "ef21|int8:block=64", kEf21, false},
+      {"ef21", "2", at(2, ""), "ef21|int8:block=64", kEf21, false},
+      {"eden", "3", at(3, ""), "", kEden, false},
+      {"eden", "0", at(0, "micro_step"), "", kEden, false},
   };
   for (const Plugin& plugin : plugins()) {
     for (const std::string& spec : example_specs(plugin.codecs)) {

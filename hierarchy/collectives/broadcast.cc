@@ -124,7 +124,8 @@ void broadcast(Comm& comm, const CallOptions& options, int root, quant::MutView 
   }
   message = run.run(message, room.span());
   const detail::CodecTimer timer(comm);
-  codec->decode(wire.take(data.n, message), data);
+  codec->decode_with(wire.take(data.n, message),
+                     detail::codec_context(options, 0, comm.rank(), 0, level), data);
 }
 
 }  // namespace zeropp::hierarchy

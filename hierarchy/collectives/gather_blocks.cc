@@ -107,9 +107,11 @@ std::size_t GatherBlocks::pack(std::span<std::byte> to) {
 void GatherBlocks::write(const Item& item, Piece p, std::span<const std::byte> bytes) {
   const auto out = item.tensor.out.slice(local_offset(item.map, plan_.coarse, p.chunk), p.n);
   if (item.adds) {
-    add(*item.tensor.codec, bytes, out);
+    add(*item.tensor.codec, bytes, out);  // No state: `delta` is around codecs without.
   } else if (item.tensor.codec != nullptr) {
-    item.tensor.codec->decode(bytes, out);
+    const int level = hop_level(comm_.transport.topology(), plan_.fine);
+    item.tensor.codec->decode_with(
+        bytes, codec_context(options_, item.tensor.tensor, comm_.rank(), p.chunk, level), out);
   } else {
     copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
   }

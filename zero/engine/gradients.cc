@@ -119,7 +119,7 @@ hierarchy::CallOptions GradientStore::call(int coarse, int fine) {
           .seed = context_.config.seed,
           .step = context_.step,
           .micro = context_.micro,
-          .state = nullptr,
+          .state = context_.codec_state,
           .underflow = &underflow_};
 }
 

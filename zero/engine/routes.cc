@@ -61,6 +61,14 @@ std::vector<Route> RouteTable::describe(const EngineContext& context) const {
   return routes;
 }
 
+bool keeps_codec_state(const EngineConfig& config) {
+  const auto keeps = [](const quant::CodecPtr& codec) {
+    return codec && codec->traits().stateful;
+  };
+  return keeps(config.weight_codec) ||
+         std::any_of(config.grad_codecs.begin(), config.grad_codecs.end(), keeps);
+}
+
 void validate(const EngineContext& context) {
   const EngineConfig& c = context.config;
   const StagePolicy& p = c.policy;
@@ -70,6 +78,12 @@ void validate(const EngineContext& context) {
                      fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
   }
   check_differences(c, context.comm.transport.topology());
+  if (c.weight_codec && c.weight_codec->traits().stateful && p.gathers_units()) {
+    throw UsageError("codecs.weights",
+                     "a codec without state where units gather their weights several times a "
+                     "version (stage 3)",
+                     fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
+  }
   if (c.powersgd_rank < 0 || (c.powersgd_rank > 0 && !c.grad_codecs.empty())) {
     throw UsageError("codecs.gradients", "powersgd alone, or codecs", "both");
   }

@@ -36,6 +36,9 @@ class RouteTable {
   std::vector<const quant::Codec*> levels_;
 };
 
+/// Does a codec of the config keep state?
+bool keeps_codec_state(const EngineConfig& config);
+
 /// UsageError for every codec that nothing would use and every combination that cannot work.
 void validate(const EngineContext& context);
 
