@@ -26,15 +26,18 @@ Json traits_json(const std::string& spec) {
           {"rate", t.fixed_rate ? "fixed" : "variable"},
           {"bits_per_element", bits_per_element(*codec)},
           {"exact", t.exact},
+          {"lossless", t.lossless},
           {"unbiased", t.unbiased},
           {"deterministic", t.deterministic},
           {"stateful", t.stateful},
           {"receiver_state", t.receiver_state},
+          {"sums_transformed", t.sums_transformed},
           {"difference", t.difference},
           {"block", t.block == quant::kWholeSpan ? Json("span") : Json(t.block)},
           {"nan", nan_policy_name(t.nan)},
           {"max_error", t.max_error},
-          {"floor", t.floor}};
+          {"floor", t.floor},
+          {"contraction", t.contraction}};
 }
 
 std::string yes(bool value) { return value ? "yes" : "-"; }
@@ -45,7 +48,7 @@ std::vector<std::string> traits_row(const std::string& spec) {
   return {spec,
           fmt::format("{}{:.3f}", t.fixed_rate ? "" : "<= ", bits_per_element(*codec)),
           t.block == quant::kWholeSpan ? "span" : std::to_string(t.block),
-          yes(t.exact),
+          t.lossless ? "lossless" : yes(t.exact),
           yes(t.unbiased),
           yes(t.deterministic),
           yes(t.stateful || t.receiver_state),

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "experiments/codecs/calls.h"
 #include "experiments/codecs/families.h"
 #include "quant/convert.h"
 #include "quant/metrics.h"
@@ -23,8 +24,6 @@ using quant::Tensor;
 
 Tensor fp32(std::size_t n) { return {nullptr, MemoryKind::kHost, Dtype::kF32, n}; }
 
-std::span<float> floats(Tensor& x) { return {x.f32(), x.size()}; }
-
 Tensor in_fp32(const Tensor& x) {
   Tensor y = fp32(x.size());
   quant::convert(x.view(), y.view());
@@ -39,7 +38,7 @@ CodecContext context(std::size_t k, std::uint32_t rank, std::uint32_t level = 0)
 std::vector<std::byte> encoded(const Codec& codec, quant::ConstView x,
                                const CodecContext& ctx) {
   std::vector<std::byte> wire(codec.max_wire_size(x.n));
-  wire.resize(codec.encode(x, ctx, wire));
+  wire.resize(call_encode(codec, x, ctx, wire));
   return wire;
 }
 
@@ -60,7 +59,7 @@ class Roundings {
   /// Encodes and decodes rounding k; returns the bytes on the wire.
   std::size_t round(std::size_t k) {
     const auto wire = encoded(codec_, coded_.view(), context(k, 0));
-    codec_.decode(wire, y_.view());
+    call_decode(codec_, wire, context(k, 0), y_.view());
     return wire.size();
   }
   /// use(element, error) of the last rounding.
@@ -164,7 +163,8 @@ Tensor exact_mean(const CodecData& data) {
 Tensor one_hop(const Codec& codec, const CodecData& data) {
   const Wires wires = encode_all(codec, data, 0, data.by_rank.size());
   Tensor mean = fp32(data.n());
-  codec.decode_sum(spans(wires), static_cast<float>(wires.size()), mean.view());
+  call_decode_sum(codec, spans(wires), static_cast<float>(wires.size()), context(0, 0),
+                  mean.view());
   return mean;
 }
 
@@ -173,20 +173,22 @@ Tensor two_hops(const Codec& codec, const CodecData& data, std::size_t group) {
   for (std::size_t first = 0; first < data.by_rank.size(); first += group) {
     const Wires inner = encode_all(codec, data, first, group);
     auto& wire = outer.emplace_back(codec.max_wire_size(data.n()));
-    wire.resize(codec.reduce_encode(codec, spans(inner), data.n(), 1,
-                                    context(0, static_cast<std::uint32_t>(first), 1), wire));
+    wire.resize(call_reduce_encode(codec, spans(inner), data.n(), 1,
+                                   context(0, static_cast<std::uint32_t>(first), 1), wire));
   }
   Tensor mean = fp32(data.n());
-  codec.decode_sum(spans(outer), static_cast<float>(data.by_rank.size()), mean.view());
+  call_decode_sum(codec, spans(outer), static_cast<float>(data.by_rank.size()),
+                  context(0, 0, 1), mean.view());
   return mean;
 }
 
 Tensor ring(const Codec& codec, const CodecData& data) {
-  Tensor sum = in_fp32(data.by_rank[0]);
+  Tensor sum = in_fp32(data.by_rank[0]), decoded = fp32(data.n());
   for (std::size_t r = 1; r < data.by_rank.size(); ++r) {
     const auto wire = encoded(codec, sum.view(), context(0, static_cast<std::uint32_t>(r - 1)));
     quant::convert(data.by_rank[r].view(), sum.view());
-    codec.decode_add(wire, floats(sum));
+    call_decode(codec, wire, context(0, static_cast<std::uint32_t>(r)), decoded.view());
+    quant::accumulate(sum.view(), decoded.view());
   }
   quant::divide(sum.view(), static_cast<float>(data.by_rank.size()), sum.view());
   return sum;

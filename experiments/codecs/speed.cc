@@ -5,7 +5,9 @@
 #include <cstring>
 #include <span>
 
+#include "experiments/codecs/calls.h"
 #include "experiments/codecs/measure.h"
+#include "quant/codec_state.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -59,10 +61,12 @@ CodecSpeed measure_speed(const quant::Codec& codec, const CodecData& data, int r
   for (std::size_t r = 0; r < data.by_rank.size(); ++r) {
     sources.emplace_back(nullptr, MemoryKind::kHost, size);
     const std::size_t used =
-        codec.encode(data.by_rank[r].view(), {.sender = static_cast<std::uint32_t>(r)},
-                     sources.back().span());
+        call_encode(codec, data.by_rank[r].view(), {.sender = static_cast<std::uint32_t>(r)},
+                    sources.back().span());
     wires.push_back(sources.back().span().first(used));
   }
+  quant::CodecState sent, received;  // Residuals stay where they are from call to call.
+  const quant::CodecContext sender{.state = &sent}, receiver{.state = &received};
   CodecSpeed speed;
   speed.copy = rate(bytes, repetitions, [&] {
     std::memcpy(y.view().data, x.view().data, bytes);
@@ -70,16 +74,16 @@ CodecSpeed measure_speed(const quant::Codec& codec, const CodecData& data, int r
   });
   std::size_t used = 0;
   speed.encode = rate(bytes, repetitions, [&] {
-    used = codec.encode(x.view(), {}, wire.span());
+    used = codec.encode(x.view(), sender, wire.span());
     keep(wire.data());
   });
   speed.decode = rate(bytes, repetitions, [&] {
-    codec.decode(wire.span().first(used), y.view());
+    call_decode(codec, wire.span().first(used), receiver, y.view());
     keep(y.view().data);
   });
   speed.reduce_encode = rate(bytes, repetitions, [&] {
-    codec.reduce_encode(codec, wires, x.size(), static_cast<float>(wires.size()), {},
-                        wire.span());
+    call_reduce_encode(codec, wires, x.size(), static_cast<float>(wires.size()), receiver,
+                       wire.span());
     keep(wire.data());
   });
   return speed;

@@ -86,5 +86,6 @@ void error_within_promise(Subject& s);
 void output_dtypes_agree(Subject& s);
 void fused_equals_plain(Subject& s);
 void context_as_declared(Subject& s);
+void state_is_asked_for(Subject& s);
 
 }  // namespace zeropp::quant::contract

@@ -26,6 +26,7 @@ constexpr std::array kChecks{
     Check{"needs_no_alignment", needs_no_alignment},
     Check{"short_wires_are_refused", short_wires_are_refused},
     Check{"context_as_declared", context_as_declared},
+    Check{"state_is_asked_for", state_is_asked_for},
 };
 
 }  // namespace

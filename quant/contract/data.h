@@ -3,6 +3,7 @@
 // Inputs that break codecs, and the small tools that the contract and codec tests share.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,18 @@ class Numbers {
 
 /// A context with no field at its default but the state.
 CodecContext context(std::uint32_t sender = 3);
+
+// Calls with a fresh state where the codec needs one and the context brings none.
+std::size_t encode_into(const Codec& c, ConstView x, CodecContext ctx,
+                        std::span<std::byte> wire);
+void decode_into(const Codec& c, std::span<const std::byte> wire, MutView out,
+                 CodecContext ctx = context());
+void decode_sum_into(const Codec& c, std::span<const std::span<const std::byte>> wires,
+                     float divisor, MutView out);
+/// What a collective does between two hops.
+Bytes reduce_encode(const Codec& to, const Codec& from,
+                    std::span<const std::span<const std::byte>> wires, std::size_t n,
+                    float divisor);
 
 Bytes encode(const Codec& c, ConstView x, const CodecContext& ctx = context());
 std::vector<float> decode(const Codec& c, const Bytes& wire, std::size_t n);

@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "quant/codec_state.h"
 #include "quant/error.h"
 #include "quant/registry.h"
 #include "quant/simd.h"
@@ -57,13 +58,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::unique_ptr<std::byte[]> again(new std::byte[full]);
   const MutView view{out.get(), dtype, n};
   const std::vector<std::span<const std::byte>> wires(2, wire.span());
-  const CodecContext ctx{.tensor = 1, .sender = 2};
-  const bool accepted[] = {accepts([&] { codec.decode(wire.span(), view); }), accepts([&] {
-                             codec.decode_add(wire.span(), {sum.get(), n});
-                           }),
-                           accepts([&] { codec.decode_sum(wires, 2, view); }), accepts([&] {
-                             codec.reduce_encode(codec, wires, n, 2, ctx, {again.get(), full});
-                           })};
+  CodecState state;
+  const CodecContext ctx{.tensor = 1, .sender = 2, .state = &state};
+  const bool accepted[] = {
+      accepts([&] { codec.decode(wire.span(), view); }), accepts([&] {
+        codec.decode_add(wire.span(), {sum.get(), n});
+      }),
+      accepts([&] { codec.decode_sum(wires, 2, view); }), accepts([&] {
+        codec.reduce_encode(codec.decoder(), wires, n, 2, ctx, {again.get(), full});
+      })};
   if (!codec.traits().fixed_rate) return 0;
   for (const bool a : accepted) {
     zeropp::fuzz::promise(a == (wire_size >= full), "wires are refused if they are too short");
