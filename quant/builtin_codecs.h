@@ -29,7 +29,7 @@ std::vector<CodecEntry> ef21_codecs();       ///< ef21_codec.cc
 CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& spec);
 
 /// The random numbers of stochastic rounding, keyed by what the span is.
-Philox rounding_noise(const CodecContext& ctx);  // int_block_codec.cc
+Philox rounding_noise(const CodecContext& ctx);  // rounding.cc
 
 /// The codec `identity` of a communication data type.
 CodecPtr identity_codec(Dtype wire_dtype);  // cast_codec.cc

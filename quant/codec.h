@@ -47,6 +47,8 @@ struct CodecContext {
   std::uint32_t level = 0;   ///< Level (hop) of the hierarchy, 0 = innermost.
   /// The hop starts inside its level: a group smaller than the level's makes two hops of it.
   bool second_hop = false;
+  std::uint32_t group_size = 1;   ///< Senders whose spans of this hop are summed.
+  std::uint32_t group_index = 0;  ///< The sender's place among them.
   CodecState* state = nullptr;
   std::uint64_t* underflow = nullptr;  ///< Counts non-zero values that a cast sent as zero.
 };

@@ -6,6 +6,7 @@
 #include "quant/block_layout.h"
 #include "quant/dtype.h"
 #include "quant/float_formats.h"
+#include "quant/rounding.h"
 
 namespace zeropp::quant {
 
@@ -20,7 +21,10 @@ namespace zeropp::quant {
 /// kE8M0 (MX): e = max(-127, floor(log2 A) - emax), the byte e + 127; v = x * 2^-e. A = 0: byte
 ///   0, codes +0. A not finite: byte 255 (NaN), codes +0.
 /// The code is the nearest value of v, ties to even, saturating. All in fp32, one rounding per
-/// operation. Decoding is value * scale in fp32; NaN is always 0x7FC00000.
+/// operation. Stochastic (unbiased): the lower neighbour, or the upper one if u < the distance
+/// from the lower in gaps, u = RoundingNoise::uniform(index of the number in the span); and an
+/// MX block whose A * 2^-e is beyond the largest value takes e + 1, so that nothing clips.
+/// Decoding is value * scale in fp32; NaN is always 0x7FC00000.
 enum class Element : std::uint8_t { kE4M3, kE5M2, kE2M3, kE3M2, kE2M1, kNf4 };
 enum class BlockScaleKind : std::uint8_t { kFp32, kE8M0 };
 
@@ -28,6 +32,7 @@ struct FloatBlockFormat {
   Element element = Element::kE4M3;
   BlockScaleKind scale = BlockScaleKind::kFp32;
   std::size_t block = 128;  ///< Or kWholeSpan.
+  bool stochastic = false;
 
   BlockLayout layout() const;
 };
@@ -61,25 +66,33 @@ struct BlockFactors {
 BlockFactors write_scale(const FloatBlockFormat& f, float absmax, std::byte* scale);
 float read_scale(const FloatBlockFormat& f, const std::byte* scale);
 
+/// Numbers that the kernels below take at once.
+inline constexpr std::size_t kMaxFloatRun = 4096;
+
 /// Kernels on fp32 at any instruction set, with the bytes of reference::.
 /// Largest magnitude; NaN wins.
 float absmax_of(const float* x, std::size_t n);
-/// A block, or a piece of whole groups of one, under known factors.
+/// A block, or a piece of whole groups of one, under known factors; n <= kMaxFloatRun. x[0] is
+/// number `first` of the span; `noise` is null unless stochastic.
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
-                      std::byte* out);
-/// n numbers from a block's start; the last block may be short.
+                      std::uint64_t first, const RoundingNoise* noise, std::byte* out);
+/// n <= kMaxFloatRun numbers from a block's start; the last block may be short.
 void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload);
+                         std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload);
+/// The same numbers again, or a piece of whole groups of a larger block; `add`: out += value.
 void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
-                         const std::byte* payload, std::size_t n, float* out);
+                         const std::byte* payload, std::size_t n, bool add, float* out);
 
 namespace reference {
+float absmax_of(const float* x, std::size_t n);
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
-                      std::byte* out);
+                      std::uint64_t first, const RoundingNoise* noise, std::byte* out);
 void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload);
+                         std::uint64_t first, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload);
 void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
-                         const std::byte* payload, std::size_t n, float* out);
+                         const std::byte* payload, std::size_t n, bool add, float* out);
 }  // namespace reference
 
 }  // namespace zeropp::quant

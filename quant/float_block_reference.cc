@@ -36,7 +36,8 @@ BlockFactors write_scale(const FloatBlockFormat& f, float a, std::byte* to) {
   if (f.scale == BlockScaleKind::kE8M0) {
     // Subnormals read as exponent -127 here, which the clamp covers.
     const int exponent = static_cast<int>(std::bit_cast<std::uint32_t>(a) >> 23) - 127;
-    const int e = std::max(-127, exponent - emax(f.element));
+    int e = std::max(-127, exponent - emax(f.element));
+    if (f.stochastic && finite && std::ldexp(a, -e) > largest(f.element)) ++e;
     *to = static_cast<std::byte>(!finite ? 255 : a == 0 ? 0 : e + 127);
     by.mul = std::ldexp(1.0F, -e);
     return by;
@@ -70,35 +71,43 @@ float read_scale(const FloatBlockFormat& f, const std::byte* from) {
 
 namespace reference {
 
+float absmax_of(const float* x, std::size_t n) {
+  std::uint32_t top = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    top = std::max(top, std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFF);
+  }
+  return std::bit_cast<float>(top);
+}
+
 void encode_float_run(Element e, const float* x, std::size_t n, BlockFactors by,
-                      std::byte* out) {
+                      std::uint64_t first, const RoundingNoise* noise, std::byte* out) {
   with_element(e, [&](auto format) {
     std::memset(out, 0, BlockLayout{.bits = format.kBits}.packed(n));
     for (std::size_t i = 0; i < n; ++i) {
-      const int code = by.zero ? format.kZero : format.encode(x[i] * by.pre * by.mul);
+      const float v = x[i] * by.pre * by.mul;
+      const int code = by.zero            ? format.kZero
+                       : noise == nullptr ? format.encode(v)
+                                          : format.encode(v, noise->uniform(first + i));
       bit_planes::put(format.kBits, out, n, i, code);
     }
   });
 }
 
 void encode_float_blocks(const FloatBlockFormat& f, const float* x, std::size_t n,
-                         std::byte* scales, std::byte* payload) {
+                         std::uint64_t begin, const RoundingNoise* noise, std::byte* scales,
+                         std::byte* payload) {
   const BlockLayout l = f.layout();
   for (std::size_t first = 0; first < n; first += l.block) {
     const std::size_t m = std::min(l.block, n - first);
-    std::uint32_t top = 0;
-    for (std::size_t i = 0; i < m; ++i) {
-      top = std::max(top, std::bit_cast<std::uint32_t>(x[first + i]) & 0x7FFFFFFF);
-    }
-    const BlockFactors by = write_scale(f, std::bit_cast<float>(top), scales);
-    reference::encode_float_run(f.element, x + first, m, by, payload);
+    const BlockFactors by = write_scale(f, reference::absmax_of(x + first, m), scales);
+    reference::encode_float_run(f.element, x + first, m, by, begin + first, noise, payload);
     scales += l.block_bytes;
     payload += l.packed(m);
   }
 }
 
 void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
-                         const std::byte* payload, std::size_t n, float* out) {
+                         const std::byte* payload, std::size_t n, bool add, float* out) {
   const BlockLayout l = f.layout();
   for (std::size_t first = 0; first < n; first += l.block) {
     const std::size_t m = std::min(l.block, n - first);
@@ -106,7 +115,8 @@ void decode_float_blocks(const FloatBlockFormat& f, const std::byte* scales,
     with_element(f.element, [&](auto format) {
       for (std::size_t i = 0; i < m; ++i) {
         const std::uint8_t code = bit_planes::get(l.bits, payload, m, i);
-        out[first + i] = canonical(format.decode(code) * scale);
+        const float y = canonical(format.decode(code) * scale);
+        out[first + i] = add ? canonical(out[first + i] + y) : y;
       }
     });
     scales += l.block_bytes;

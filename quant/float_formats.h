@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace zeropp::quant {
@@ -37,6 +39,22 @@ struct Minifloat {
     const int unit = (exponent + 23 - kM) << 23;
     const int units = std::bit_cast<std::int32_t>(a + std::bit_cast<float>(unit)) - unit;
     return static_cast<std::uint8_t>(sign + units + ((exponent - kLowest) << kM));
+  }
+
+  /// Down or up to a neighbour: up if u < the distance to the lower one in units of their gap.
+  /// Saturates; v is not NaN.
+  static constexpr std::uint8_t encode(float v, float u) {
+    constexpr int kLowest = 128 - kB;
+    const auto bits = std::bit_cast<std::int32_t>(v);
+    const int sign = (bits >> 31) & (kMagnitude + 1);
+    const float magnitude = std::bit_cast<float>(bits & 0x7FFFFFFF);
+    const float a = magnitude < kMax ? magnitude : kMax;
+    const int e = std::bit_cast<std::int32_t>(a) >> 23;
+    const int exponent = e > kLowest ? e : kLowest;
+    const float units = a * std::bit_cast<float>((254 + kM - exponent) << 23);  // Exact.
+    const int below = static_cast<int>(units);
+    const int up = u < units - static_cast<float>(below) ? 1 : 0;
+    return static_cast<std::uint8_t>(sign + below + up + ((exponent - kLowest) << kM));
   }
 
   static constexpr float decode(std::uint8_t code) {
@@ -87,7 +105,32 @@ struct Nf4 {
     for (int i = 0; i < 15; ++i) code += v > (kLevels[i] + kLevels[i + 1]) / 2 ? 1 : 0;
     return static_cast<std::uint8_t>(code);
   }
+  /// To one of the levels around v, as Minifloat::encode(v, u).
+  static constexpr std::uint8_t encode(float v, float u) {
+    int code = 0;
+    for (int i = 1; i < 15; ++i) code += v >= kLevels[i] ? 1 : 0;
+    const float gap = kLevels[code + 1] - kLevels[code];
+    return static_cast<std::uint8_t>(code + (u * gap < v - kLevels[code] ? 1 : 0));
+  }
   static constexpr float decode(std::uint8_t code) { return kLevels[code & 15]; }
+
+  // As arrays of a vector's size, for table look-ups.
+  static constexpr std::array<float, 16> levels() {
+    std::array<float, 16> all{};
+    for (std::size_t i = 0; i < 16; ++i) all[i] = kLevels[i];
+    return all;
+  }
+  static constexpr std::array<float, 16> gaps() {
+    std::array<float, 16> all{};
+    for (std::size_t i = 0; i < 15; ++i) all[i] = kLevels[i + 1] - kLevels[i];
+    return all;
+  }
+  /// Numbers above the i-th lie nearer to level i + 1 than to level i.
+  static constexpr std::array<float, 16> middles() {
+    std::array<float, 16> all{};
+    for (std::size_t i = 0; i < 15; ++i) all[i] = (kLevels[i] + kLevels[i + 1]) / 2;
+    return all;
+  }
 };
 
 /// E8M0, the scale of MX blocks: 2^(code - 127), 255 is NaN.

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "quant/dtype.h"
-#include "quant/rng.h"
+#include "quant/rounding.h"
 
 namespace zeropp::quant {
 
@@ -28,7 +28,7 @@ namespace zeropp::quant {
 ///     up to fp32, v = (x * 2^100) / (scale * 2^100).
 ///   else: scale = A / D, one ulp less if D * scale overflowed; v = x * (D / A).
 ///   q = min(L, nearest-even(v)), or stochastically floor(v) + (u < v - floor(v)) clamped to
-///     [-D, L], u = Philox::uniform(index of the number in the span).
+///     [-D, L], u = RoundingNoise::uniform(index of the number in the span).
 /// All in fp32, one rounding per operation. Decoding is q * scale in fp32.
 enum class BlockScheme : std::uint8_t { kSymmetric, kDeepspeed };
 
@@ -36,10 +36,11 @@ struct IntBlockFormat {
   int bits = 8;              ///< 8 or 4.
   std::size_t block = 2048;  ///< 1 .. 2^30.
   BlockScheme scheme = BlockScheme::kSymmetric;
-  bool stochastic = false;
+  Rounding rounding = Rounding::kNearest;  ///< Not kShift.
 
   static constexpr std::size_t kScaleBytes = 4;
   static constexpr std::size_t kGroup = 32;
+  constexpr bool stochastic() const { return draws(rounding); }
   constexpr int max_q() const { return (1 << (bits - 1)) - 1; }
   constexpr float divisor() const {
     return static_cast<float>(scheme == BlockScheme::kSymmetric ? max_q() : max_q() + 1);
@@ -62,27 +63,30 @@ struct IntBlockFormat {
 
 using WireList = std::span<const std::span<const std::byte>>;
 
-/// Kernels on whole spans; sizes have been checked. `noise` is null unless format.stochastic.
+/// Kernels on whole spans; sizes have been checked. `noise` is null unless
+/// format.stochastic().
 /// Fastest instruction set at run time; `reference::` has the plain loops with the same bits.
-void encode_blocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire);
+void encode_blocks(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
+                   std::byte* wire);
 void decode_blocks(const IntBlockFormat& f, const std::byte* wire, MutView out);
 void decode_add_blocks(const IntBlockFormat& f, const std::byte* wire, std::span<float> sum);
 void decode_sum_blocks(const IntBlockFormat& f, WireList wires, float divisor, MutView out);
 void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_t n,
-                          float divisor, const IntBlockFormat& to, const Philox* noise,
+                          float divisor, const IntBlockFormat& to, const RoundingNoise* noise,
                           std::byte* wire);
 
 namespace reference {
-void encode_blocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire);
+void encode_blocks(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
+                   std::byte* wire);
 /// One block whose max |x| is `a`; x = numbers first .. first + x.n of the span. Writes its
 /// scale and payload.
 void encode_block(const IntBlockFormat& f, float a, ConstView x, std::uint64_t first,
-                  const Philox* noise, std::byte* scale, std::byte* payload);
+                  const RoundingNoise* noise, std::byte* scale, std::byte* payload);
 void decode_blocks(const IntBlockFormat& f, const std::byte* wire, MutView out);
 void decode_add_blocks(const IntBlockFormat& f, const std::byte* wire, std::span<float> sum);
 void decode_sum_blocks(const IntBlockFormat& f, WireList wires, float divisor, MutView out);
 void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_t n,
-                          float divisor, const IntBlockFormat& to, const Philox* noise,
+                          float divisor, const IntBlockFormat& to, const RoundingNoise* noise,
                           std::byte* wire);
 }  // namespace reference
 

@@ -15,6 +15,14 @@ struct Named {
   std::size_t default_block;
 };
 
+constexpr const char* kRoundings =
+    "nearest, stochastic, correlated over a hop's senders, or shift (asymmetric fp32: nearest "
+    "on "
+    "a lattice with a random shared offset)";
+
+constexpr const char* kSpikes =
+    "1: a block's smallest and largest number travel beside it (asymmetric, block <= 4096)";
+
 class IntBlockCodec final : public Codec {
  public:
   IntBlockCodec(std::string spec, const IntBlockFormat& format)
@@ -25,11 +33,11 @@ class IntBlockCodec final : public Codec {
   CodecTraits traits() const override {
     CodecTraits t;
     t.block = format_.block;
-    t.deterministic = !format_.stochastic;
-    t.unbiased = format_.stochastic && format_.scheme == BlockScheme::kSymmetric;
+    t.deterministic = !format_.stochastic();
+    t.unbiased = format_.stochastic() && format_.scheme == BlockScheme::kSymmetric;
     // A step of scale, or half a step; 2^-12 steps more than covers the fp32 roundings of
     // scale, quotient and product. DeepSpeed's scale clips up to a whole step at +max.
-    const bool whole_step = format_.stochastic || format_.scheme == BlockScheme::kDeepspeed;
+    const bool whole_step = format_.stochastic() || format_.scheme == BlockScheme::kDeepspeed;
     t.max_error = ((whole_step ? 1.0 : 0.5) + 0x1p-12) / format_.divisor();
     return t;
   }
@@ -46,8 +54,9 @@ class IntBlockCodec final : public Codec {
   std::size_t encode(ConstView x, const CodecContext& ctx,
                      std::span<std::byte> wire) const override {
     const std::size_t size = checked("encode", wire.size(), x.n);
-    with_noise(ctx,
-               [&](const Philox* noise) { encode_blocks(format_, x, noise, wire.data()); });
+    with_noise(ctx, [&](const RoundingNoise* noise) {
+      encode_blocks(format_, x, noise, wire.data());
+    });
     return size;
   }
 
@@ -72,7 +81,7 @@ class IntBlockCodec final : public Codec {
     if (source == nullptr) return Codec::reduce_encode(from, wires, n, divisor, ctx, wire);
     source->check_sources("reduce_encode", wires, n);
     const std::size_t size = checked("reduce_encode", wire.size(), n);
-    with_noise(ctx, [&](const Philox* noise) {
+    with_noise(ctx, [&](const RoundingNoise* noise) {
       reduce_encode_blocks(source->format_, wires, n, divisor, format_, noise, wire.data());
     });
     return size;
@@ -90,8 +99,8 @@ class IntBlockCodec final : public Codec {
   }
   template <class Body>
   void with_noise(const CodecContext& ctx, const Body& body) const {
-    if (!format_.stochastic) return body(nullptr);
-    const Philox noise = rounding_noise(ctx);
+    if (!format_.stochastic()) return body(nullptr);
+    const RoundingNoise noise(format_.rounding, ctx);
     body(&noise);
   }
 
@@ -106,38 +115,43 @@ CodecPtr make_int_block(const Named& named, const CodecSpec& spec) {
   if (scheme == "asymmetric" || scale != "fp32") {
     return make_int_plane(named.bits, named.default_block, spec);
   }
+  choice_arg(spec, "spikes", "0", {"0"});
   IntBlockFormat f;
   f.bits = named.bits;
   f.block = block_arg(spec, named.default_block);
-  f.stochastic =
-      choice_arg(spec, "rounding", "nearest", {"nearest", "stochastic"}) == "stochastic";
+  f.rounding = parse_rounding(
+      choice_arg(spec, "rounding", "nearest", {"nearest", "stochastic", "correlated"}));
   f.scheme = scheme == "deepspeed" ? BlockScheme::kDeepspeed : BlockScheme::kSymmetric;
   // The block is always spelled out: it decides the bytes, and readers compare it first.
   std::string text = named.name + ":block=" + std::to_string(f.block);
-  if (f.stochastic) text += ",rounding=stochastic";
+  if (f.stochastic()) text += ",rounding=" + std::string(name(f.rounding));
   if (f.scheme == BlockScheme::kDeepspeed) text += ",scheme=deepspeed";
   return std::make_shared<const IntBlockCodec>(std::move(text), f);
 }
 
 CodecEntry int_block_entry(const Named& named) {
   const std::string& n = named.name;
-  return {.name = n,
-          .help = std::to_string(named.bits) + "-bit integers, one scale per block",
-          .params = {{"block", std::to_string(named.default_block),
-                      "numbers that share a scale, 1 to 2^30"},
-                     {"rounding", "nearest", "nearest or stochastic"},
-                     {"scheme", "symmetric",
-                      "symmetric: absmax/(2^(b-1)-1); deepspeed: absmax/2^(b-1), +max clipped; "
-                      "asymmetric: minimum and step"},
-                     {"scale", "fp32",
-                      "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"}},
-          .examples = {n, n + ":block=1", n + ":block=37,rounding=stochastic",
-                       n + ":block=128,scheme=deepspeed",
-                       n + ":block=256,rounding=stochastic,scheme=deepspeed",
-                       n + ":scheme=asymmetric", n + ":block=37,scale=bf16",
-                       n + ":block=64,rounding=stochastic,scale=e8m0",
-                       n + ":block=32,scale=fp16,scheme=asymmetric"},
-          .make = [named](const CodecSpec& spec) { return make_int_block(named, spec); }};
+  return {
+      .name = n,
+      .help = std::to_string(named.bits) + "-bit integers, one scale per block",
+      .params = {{"block", std::to_string(named.default_block),
+                  "numbers that share a scale, 1 to 2^30"},
+                 {"rounding", "nearest", kRoundings},
+                 {"scheme", "symmetric",
+                  "symmetric: absmax/(2^(b-1)-1); deepspeed: absmax/2^(b-1), +max clipped; "
+                  "asymmetric: minimum and step"},
+                 {"scale", "fp32",
+                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"},
+                 {"spikes", "0", kSpikes}},
+      .examples = {n, n + ":block=1", n + ":block=37,rounding=stochastic",
+                   n + ":block=128,scheme=deepspeed",
+                   n + ":block=256,rounding=stochastic,scheme=deepspeed",
+                   n + ":block=37,rounding=correlated", n + ":rounding=shift,scheme=asymmetric",
+                   n + ":block=300,scale=fp16,scheme=asymmetric,spikes=1",
+                   n + ":scheme=asymmetric", n + ":block=37,scale=bf16",
+                   n + ":block=64,rounding=stochastic,scale=e8m0",
+                   n + ":block=32,scale=fp16,scheme=asymmetric"},
+      .make = [named](const CodecSpec& spec) { return make_int_block(named, spec); }};
 }
 
 CodecEntry int_plane_entry(int bits, std::size_t block) {
@@ -147,39 +161,30 @@ CodecEntry int_plane_entry(int bits, std::size_t block) {
       .name = n,
       .help = std::to_string(bits) + "-bit integers in bit planes, one scale per block",
       .params = {{"block", std::to_string(block), "numbers that share a scale, 1 to 2^30"},
-                 {"rounding", "nearest", "nearest or stochastic"},
+                 {"rounding", "nearest", kRoundings},
                  {"scheme", one ? "asymmetric" : "symmetric",
                   one ? "asymmetric: minimum and step"
                       : "symmetric: absmax/(2^(b-1)-1); asymmetric: minimum and step"},
                  {"scale", "fp32",
-                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"}},
+                  "fp32, or fp16, bf16, e8m0, rounded up so that nothing clips"},
+                 {"spikes", "0", kSpikes}},
       .examples = {n, n + ":block=37,rounding=stochastic,scheme=asymmetric",
                    n + ":block=64,scale=bf16,scheme=asymmetric",
-                   n + ":block=32,scale=e8m0,scheme=asymmetric"},
+                   n + ":block=32,scale=e8m0,scheme=asymmetric",
+                   n + ":rounding=correlated,scheme=asymmetric",
+                   n + ":block=37,scale=bf16,scheme=asymmetric,spikes=1",
+                   n + ":rounding=stochastic,scheme=asymmetric,spikes=1"},
       .make = [=](const CodecSpec& spec) { return make_int_plane(bits, block, spec); }};
   if (!one) {
     entry.examples.push_back(n + ":block=32,scale=e8m0");
     entry.examples.push_back(n + ":block=37,rounding=stochastic,scale=fp16");
     entry.examples.push_back(n + ":block=1,scale=bf16");
+    entry.examples.push_back(n + ":block=37,rounding=shift,scheme=asymmetric");
   }
   return entry;
 }
 
 }  // namespace
-
-Philox rounding_noise(const CodecContext& ctx) {
-  const Purpose purpose = ctx.role == Role::kWeight ? Purpose::kWeightRounding
-                          : ctx.second_hop          ? Purpose::kSecondHopRounding
-                                                    : Purpose::kRounding;
-  return Philox({.seed = ctx.seed,
-                 .purpose = purpose,
-                 .tensor = ctx.tensor,
-                 .step = ctx.step,
-                 .micro = ctx.micro,
-                 .sender = ctx.sender,
-                 .part = ctx.part,
-                 .level = ctx.level});
-}
 
 std::vector<CodecEntry> int_block_codecs() {
   std::vector<CodecEntry> entries{int_block_entry({"int8", 8, 2048}),

@@ -15,6 +15,7 @@
 
 #include "quant/int_block.h"
 #include "quant/philox-inl.h"
+#include "quant/range-inl.h"
 #include "quant/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,59 +27,21 @@ enum class Mode { kNearest, kClip, kStochastic };
 
 /// Everything that is the same for all blocks of a span.
 struct Encoder {
-  Encoder(const IntBlockFormat& format, const Philox* random)
+  Encoder(const IntBlockFormat& format, const RoundingNoise* random)
       : f(format),
         noise(random),
         divisor(format.divisor()),
         top(hn::Set(DF(), static_cast<float>(format.max_q()))),
         bottom(hn::Set(DF(), -format.divisor())) {}
   const IntBlockFormat& f;
-  const Philox* noise;
+  const RoundingNoise* noise;
   float divisor;
   VF top, bottom;
 };
 
-// ---- Largest magnitude. A NaN wins, since magnitudes are compared as integers. -------------
+// ---- Rounding, to nearest even. -------------------------------------------------------------
 
-HWY_INLINE float max_of_lanes(VI v) {
-  return hn::GetLane(hn::BitCast(DF(), hn::MaxOfLanes(DI(), v)));
-}
-
-HWY_INLINE VI magnitude(VF v) { return hn::BitCast(DI(), abs_bits(v)); }
-
-template <Dtype kType>
-HWY_INLINE float absmax_of_tile(const std::byte* x) {
-  const auto bits = [&](std::size_t j) {
-    return magnitude(load<kType>(x + j * kLanes * size_of(kType)));
-  };
-  const VI a = hn::Max(bits(0), bits(1)), b = hn::Max(bits(2), bits(3));
-  const VI c = hn::Max(bits(4), bits(5)), d = hn::Max(bits(6), bits(7));
-  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
-}
-
-template <Dtype kType>
-HWY_INLINE float absmax(const std::byte* x, std::size_t m) {
-  constexpr std::size_t kSize = size_of(kType);
-  const auto bits = [&](std::size_t i) { return magnitude(load<kType>(x + i * kSize)); };
-  VI a = hn::Zero(DI()), b = a, c = a, d = a;
-  std::size_t i = 0;
-  for (; i + 8 * kLanes <= m; i += 8 * kLanes) {
-    a = hn::Max(a, hn::Max(bits(i), bits(i + kLanes)));
-    b = hn::Max(b, hn::Max(bits(i + 2 * kLanes), bits(i + 3 * kLanes)));
-    c = hn::Max(c, hn::Max(bits(i + 4 * kLanes), bits(i + 5 * kLanes)));
-    d = hn::Max(d, hn::Max(bits(i + 6 * kLanes), bits(i + 7 * kLanes)));
-  }
-  for (; i + kLanes <= m; i += kLanes) a = hn::Max(a, bits(i));
-  if (i < m) b = hn::Max(b, magnitude(load_some<kType>(x + i * kSize, m - i)));
-  return max_of_lanes(hn::Max(hn::Max(a, b), hn::Max(c, d)));
-}
-
-// ---- Rounding. The low byte of the result is q in two's complement. ------------------------
-
-/// 1.5 * 2^23 + q has q in its mantissa, and the addition rounds to nearest even.
-HWY_INLINE VU integer_bits(VF q) {
-  return hn::BitCast(DU(), hn::Add(q, hn::Set(DF(), 0x1.8p23F)));
-}
+HWY_INLINE VU integer_bits(VF q) { return hn::BitCast(DU(), hn::NearestInt(q)); }
 
 template <Mode kMode>
 HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* words,
@@ -90,36 +53,46 @@ HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* word
     return integer_bits(hn::Min(v, e.top));
   } else {
     const VF below = hn::Floor(v);
-    const VU word = hn::ShiftRight<8>(hn::LoadU(DU(), words + at));
-    const VF u = hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), word)), hn::Set(DF(), 0x1p-24F));
-    const VF up = hn::IfThenElseZero(hn::Lt(u, hn::Sub(v, below)), hn::Set(DF(), 1.0F));
+    const VF up =
+        hn::IfThenElseZero(hn::Lt(uniform(words + at), hn::Sub(v, below)), hn::Set(DF(), 1.0F));
     return integer_bits(hn::Min(hn::Max(hn::Add(below, up), e.bottom), e.top));
   }
 }
 
 // ---- Packing low bytes and nibbles. --------------------------------------------------------
 
-HWY_INLINE void store_bytes(VU low_bytes, std::byte* p) {
-  const hn::Rebind<std::uint8_t, DU> d8;
-  hn::StoreU(hn::TruncateTo(d8, low_bytes), d8, reinterpret_cast<std::uint8_t*>(p));
-}
-
-HWY_INLINE void store_bytes(VU first, VU second, std::byte* p) {
-  const hn::Repartition<std::uint16_t, DU> d16;
-  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
-  const auto words = hn::ConcatEven(d16, hn::BitCast(d16, second), hn::BitCast(d16, first));
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  // Highway 1.0 truncates in two shuffles; there is an instruction.
-  const hn::Vec<decltype(d8)> bytes{_mm512_cvtepi16_epi8(words.raw)};
-#else
-  const auto bytes = hn::TruncateTo(d8, words);
-#endif
-  hn::StoreU(bytes, d8, reinterpret_cast<std::uint8_t*>(p));
-}
-
 HWY_INLINE VU nibble_pair(VU low, VU high) {
   return hn::OrAnd(hn::ShiftLeft<4>(high), low, hn::Set(DU(), 15));
 }
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+
+/// Low bytes of four vectors of integers -128 .. 127, in the order of their 128-bit blocks.
+HWY_INLINE __m512i narrow_blocks(VU a, VU b, VU c, VU d) {
+  return _mm512_packs_epi16(_mm512_packs_epi32(a.raw, b.raw), _mm512_packs_epi32(c.raw, d.raw));
+}
+/// The same bytes in the order of the vectors.
+HWY_INLINE void store_narrow(__m512i blocks, std::byte* out) {
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  _mm512_storeu_si512(out, _mm512_permutexvar_epi32(order, blocks));
+}
+
+/// One tile of eight vectors: fewer instructions than vectors two at a time.
+template <int kBits>
+HWY_INLINE void pack_tile(const VU (&q)[8], std::byte* out) {
+  if constexpr (kBits == 8) {
+    store_narrow(narrow_blocks(q[0], q[1], q[2], q[3]), out);
+    store_narrow(narrow_blocks(q[4], q[5], q[6], q[7]), out + 64);
+  } else {
+    const __m512i low = narrow_blocks(q[0], q[2], q[4], q[6]);
+    const __m512i high = narrow_blocks(q[1], q[3], q[5], q[7]);
+    const __m512i mask = _mm512_set1_epi8(15);
+    // mask ? low : high << 4. What the shift takes from the byte below is masked away.
+    store_narrow(_mm512_ternarylogic_epi64(mask, low, _mm512_slli_epi16(high, 4), 0xCA), out);
+  }
+}
+
+#else
 
 /// One tile of eight vectors.
 template <int kBits>
@@ -136,6 +109,8 @@ HWY_INLINE void pack_tile(const VU (&q)[8], std::byte* out) {
     store_bytes(pair(2), pair(3), out + 2 * kLanes);
   }
 }
+
+#endif
 
 /// One group of 32 numbers.
 template <int kBits>
@@ -224,88 +199,120 @@ HWY_INLINE void encode_stochastic(const Encoder& e, VF mul, const std::byte* x, 
   }
 }
 
-/// `count` <= kLanes consecutive blocks of m numbers; the first number is number `first` of the
-/// span. Scales are computed side by side, or every block would wait for its two divisions.
-template <Dtype kType, int kBits, Mode kMode>
-HWY_INLINE void encode_few(const Encoder& e, const std::byte* x, std::size_t count,
-                           std::size_t m, std::uint64_t first, std::byte* scales,
-                           std::byte* payload) {
+/// Up to kLanes consecutive blocks of m numbers. Scales are computed side by side, or every
+/// block would wait for its two divisions.
+struct FewBlocks {
+  std::size_t count = 0, m = 0, first = 0;  ///< `first` is x[0]'s number in the span.
+  const std::byte* x = nullptr;
+  std::byte *scales = nullptr, *payload = nullptr;
+  /// None is zero, tiny, near overflow, infinite or NaN: those go to the reference.
+  bool all_ordinary = true;
+  alignas(64) float maxima[kLanes];
+  alignas(64) float factors[kLanes];
+};
+
+HWY_INLINE bool is_ordinary(float a) { return a >= 0x1p-100F && a < 0x1p120F; }
+
+template <Dtype kType>
+HWY_INLINE void find_scales(const Encoder& e, FewBlocks& few) {
   const DF df;
-  alignas(64) float maxima[kLanes], factors[kLanes];
-  hn::Store(hn::Set(df, 1.0F), df, maxima);
-  const std::size_t block_bytes = m * size_of(kType);
-  if (m == kTile) {
-    for (std::size_t b = 0; b < count; ++b) {
-      maxima[b] = absmax_of_tile<kType>(x + b * block_bytes);
+  VI lanes[kLanes];
+  const std::size_t block_bytes = few.m * size_of(kType);
+  const auto find = [&](auto size) {
+    for (std::size_t b = 0; b < few.count; ++b) {
+      lanes[b] = absmax_lanes<kType>(few.x + b * block_bytes, size);
     }
+  };
+  if (few.m == kTile) {
+    find(std::integral_constant<std::size_t, kTile>());
   } else {
-    for (std::size_t b = 0; b < count; ++b) maxima[b] = absmax<kType>(x + b * block_bytes, m);
+    find(few.m);
   }
-  const VF a = hn::Load(df, maxima), divisor = hn::Set(df, e.divisor);
-  hn::Store(hn::Div(divisor, a), df, factors);
+  for (std::size_t b = few.count; b < kLanes; ++b) lanes[b] = magnitude(hn::Set(df, 1.0F));
+  const VF a = max_of_each(lanes), divisor = hn::Set(df, e.divisor);
+  hn::Store(a, df, few.maxima);
+  hn::Store(hn::Div(divisor, a), df, few.factors);
   const VF scale = hn::Div(a, divisor);
-  if (count == kLanes) {
-    store<Dtype::kF32>(scale, scales);
+  if (few.count == kLanes) {
+    store<Dtype::kF32>(scale, few.scales);
   } else {
-    store_some<Dtype::kF32>(scale, scales, count);
+    store_some<Dtype::kF32>(scale, few.scales, few.count);
   }
-  // The reference takes what is left: zero, tiny, near overflow, infinite or NaN.
-  const auto ordinary =
-      hn::And(hn::Ge(a, hn::Set(df, 0x1p-100F)), hn::Lt(a, hn::Set(df, 0x1p120F)));
-  const bool all_ordinary = hn::AllTrue(df, ordinary);
-  if (kMode != Mode::kStochastic && m == kTile && HWY_LIKELY(all_ordinary)) {
-    for (std::size_t b = 0; b < count; ++b) {
-      encode_tile<kType, kBits, kMode>(e, hn::Set(df, factors[b]), x + b * block_bytes, nullptr,
-                                       0, payload + b * (kTile * kBits / 8));
+  few.all_ordinary = hn::AllTrue(
+      df, hn::And(hn::Ge(a, hn::Set(df, 0x1p-100F)), hn::Lt(a, hn::Set(df, 0x1p120F))));
+}
+
+template <Dtype kType, int kBits, Mode kMode>
+HWY_INLINE void encode_few(const Encoder& e, const FewBlocks& few, std::size_t ahead) {
+  const DF df;
+  const std::size_t m = few.m, block_bytes = m * size_of(kType);
+  if (kMode != Mode::kStochastic && m == kTile && HWY_LIKELY(few.all_ordinary)) {
+    for (std::size_t b = 0; b < few.count; ++b) {
+      encode_tile<kType, kBits, kMode>(e, hn::Set(df, few.factors[b]), few.x + b * block_bytes,
+                                       nullptr, 0, few.payload + b * (kTile * kBits / 8));
     }
     return;
   }
-  for (std::size_t b = 0; b < count; ++b) {
-    const std::byte* in = x + b * block_bytes;
-    std::byte* out = payload + b * e.f.packed(m);
-    if (HWY_UNLIKELY(!all_ordinary) && !(maxima[b] >= 0x1p-100F && maxima[b] < 0x1p120F)) {
-      reference::encode_block(e.f, maxima[b], {in, kType, m}, first + b * m, e.noise,
-                              scales + b * IntBlockFormat::kScaleBytes, out);
+  for (std::size_t b = 0; b < few.count; ++b) {
+    const std::byte* in = few.x + b * block_bytes;
+    std::byte* out = few.payload + b * e.f.packed(m);
+    if (HWY_UNLIKELY(!few.all_ordinary) && !is_ordinary(few.maxima[b])) {
+      reference::encode_block(e.f, few.maxima[b], {in, kType, m}, few.first + b * m, e.noise,
+                              few.scales + b * IntBlockFormat::kScaleBytes, out);
       continue;
     }
-    const VF mul = hn::Set(df, factors[b]);
+    const VF mul = hn::Set(df, few.factors[b]);
     if constexpr (kMode == Mode::kStochastic) {
-      encode_stochastic<kType, kBits>(e, mul, in, m, first + b * m, out);
+      encode_stochastic<kType, kBits>(e, mul, in, m, few.first + b * m, out);
     } else {
-      encode_run<kType, kBits, kMode>(e, mul, in, m, count * block_bytes, nullptr, out);
+      encode_run<kType, kBits, kMode>(e, mul, in, m, ahead, nullptr, out);
     }
   }
 }
 
 /// n numbers from a block's start, which is number `first` of the span; the last block may be
-/// short.
+/// short. The next blocks' scales are found before these are encoded: encoding hides the wait.
 template <Dtype kType, int kBits, Mode kMode>
 HWY_INLINE void encode_all(const Encoder& e, const std::byte* x, std::size_t n,
                            std::uint64_t first, std::byte* scales, std::byte* payload) {
   constexpr std::size_t kAtOnce = std::size_t{8} << 10;  // Bytes read twice: a part of L1.
-  const std::size_t m = e.f.block, block_bytes = e.f.packed(m);
-  const std::size_t few =
-      m > kAtOnce ? 1 : std::clamp<std::size_t>(kAtOnce / (m * size_of(kType)), 1, kLanes);
-  std::size_t i = 0;
-  for (std::size_t left = n / m; left != 0;) {
-    const std::size_t count = std::min(few, left);
-    encode_few<kType, kBits, kMode>(e, x + i * size_of(kType), count, m, first + i, scales,
-                                    payload);
-    scales += count * IntBlockFormat::kScaleBytes;
-    payload += count * block_bytes;
-    i += count * m;
-    left -= count;
+  const std::size_t block = e.f.block;
+  const std::size_t most =
+      block > kAtOnce ? 1
+                      : std::clamp<std::size_t>(kAtOnce / (block * size_of(kType)), 1, kLanes);
+  std::size_t found = 0;
+  const auto find_next = [&](FewBlocks& few) {
+    const std::size_t left = n - found;
+    few.m = std::min(block, left);
+    few.count = left == 0 ? 0 : std::min(most, left / few.m);
+    if (few.count == 0) return;
+    few.first = first + found;
+    few.x = x + found * size_of(kType);
+    few.scales = scales;
+    few.payload = payload;
+    find_scales<kType>(e, few);
+    scales += few.count * IntBlockFormat::kScaleBytes;
+    payload += few.count * e.f.packed(few.m);
+    found += few.count * few.m;
+  };
+  FewBlocks few[2];
+  if (most == 1) {  // The wait is short beside the block.
+    for (find_next(few[0]); few[0].count != 0; find_next(few[0])) {
+      encode_few<kType, kBits, kMode>(e, few[0], block * size_of(kType));
+    }
+    return;
   }
-  if (i < n) {
-    encode_few<kType, kBits, kMode>(e, x + i * size_of(kType), 1, n - i, first + i, scales,
-                                    payload);
+  find_next(few[0]);
+  for (std::size_t k = 0; few[k].count != 0; k ^= 1) {
+    find_next(few[k ^ 1]);
+    encode_few<kType, kBits, kMode>(e, few[k], 2 * most * block * size_of(kType));
   }
 }
 
 /// Calls use with the format's Mode as a constant.
 template <class Use>
 HWY_INLINE void with_mode(const IntBlockFormat& f, const Use& use) {
-  if (f.stochastic) {
+  if (f.stochastic()) {
     use(std::integral_constant<Mode, Mode::kStochastic>());
   } else if (f.scheme == BlockScheme::kDeepspeed) {
     use(std::integral_constant<Mode, Mode::kClip>());

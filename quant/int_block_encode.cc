@@ -10,12 +10,14 @@ namespace zeropp::quant::HWY_NAMESPACE {
 #if ZEROPP_SIMD
 
 template <Dtype kType, int kBits, Mode kMode>
-void encode_span(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
+void encode_span(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
+                 std::byte* wire) {
   encode_all<kType, kBits, kMode>(Encoder(f, noise), static_cast<const std::byte*>(x.data), x.n,
                                   0, wire, wire + f.payload_offset(x.n, 0));
 }
 
-void EncodeBlocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
+void EncodeBlocks(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
+                  std::byte* wire) {
   with_dtype(x.dtype, [&](auto type) {
     with_mode(f, [&](auto mode) {
       f.bits == 8 ? encode_span<type(), 8, mode()>(f, x, noise, wire)
@@ -26,7 +28,8 @@ void EncodeBlocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std
 
 #else
 
-void EncodeBlocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
+void EncodeBlocks(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
+                  std::byte* wire) {
   reference::encode_blocks(f, x, noise, wire);
 }
 
@@ -39,7 +42,8 @@ namespace zeropp::quant {
 
 HWY_EXPORT(EncodeBlocks);
 
-void encode_blocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
+void encode_blocks(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
+                   std::byte* wire) {
   if (scalar_forced()) return reference::encode_blocks(f, x, noise, wire);
   HWY_DYNAMIC_DISPATCH(EncodeBlocks)(f, x, noise, wire);
 }

@@ -19,7 +19,7 @@ static_assert(kChunk % kTile == 0);
 template <int kBits, Mode kMode>
 class BlockSink {
  public:
-  BlockSink(const IntBlockFormat& f, std::size_t n, const Philox* noise, std::byte* wire)
+  BlockSink(const IntBlockFormat& f, std::size_t n, const RoundingNoise* noise, std::byte* wire)
       : encoder_(f, noise),
         n_(n),
         scales_(wire),
@@ -58,7 +58,7 @@ class BlockSink {
 
 template <int kFrom, int kTo, Mode kMode>
 void reduce_span(const IntBlockFormat& from, WireList wires, std::size_t n, float divisor,
-                 const IntBlockFormat& to, const Philox* noise, std::byte* wire) {
+                 const IntBlockFormat& to, const RoundingNoise* noise, std::byte* wire) {
   const BlockSources sources(from, wires, n);
   const VF by = hn::Set(DF(), divisor);
   const bool divide = divisor != 1.0F;
@@ -83,7 +83,7 @@ void reduce_span(const IntBlockFormat& from, WireList wires, std::size_t n, floa
 }
 
 void ReduceEncodeBlocks(const IntBlockFormat& from, WireList wires, std::size_t n,
-                        float divisor, const IntBlockFormat& to, const Philox* noise,
+                        float divisor, const IntBlockFormat& to, const RoundingNoise* noise,
                         std::byte* wire) {
   with_mode(to, [&](auto mode) {
     const auto run =
@@ -97,7 +97,7 @@ void ReduceEncodeBlocks(const IntBlockFormat& from, WireList wires, std::size_t 
 #else
 
 void ReduceEncodeBlocks(const IntBlockFormat& from, WireList wires, std::size_t n,
-                        float divisor, const IntBlockFormat& to, const Philox* noise,
+                        float divisor, const IntBlockFormat& to, const RoundingNoise* noise,
                         std::byte* wire) {
   reference::reduce_encode_blocks(from, wires, n, divisor, to, noise, wire);
 }
@@ -112,7 +112,7 @@ namespace zeropp::quant {
 HWY_EXPORT(ReduceEncodeBlocks);
 
 void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_t n,
-                          float divisor, const IntBlockFormat& to, const Philox* noise,
+                          float divisor, const IntBlockFormat& to, const RoundingNoise* noise,
                           std::byte* wire) {
   if (scalar_forced()) {
     return reference::reduce_encode_blocks(from, wires, n, divisor, to, noise, wire);

@@ -43,9 +43,10 @@ Scale block_scale(float a, float d) {
   return {s, 1.0F, d / a, 1.0F};
 }
 
-int quantize(const IntBlockFormat& f, float v, const Philox* noise, std::uint64_t element) {
+int quantize(const IntBlockFormat& f, float v, const RoundingNoise* noise,
+             std::uint64_t element) {
   const float top = static_cast<float>(f.max_q());
-  if (!f.stochastic) return static_cast<int>(std::min(top, std::nearbyintf(v)));
+  if (!f.stochastic()) return static_cast<int>(std::min(top, std::nearbyintf(v)));
   const float below = std::floor(v);
   const float q = below + (noise->uniform(element) < v - below ? 1.0F : 0.0F);
   return static_cast<int>(std::clamp(q, -f.divisor(), top));
@@ -75,7 +76,7 @@ int get(const IntBlockFormat& f, const std::byte* payload, std::size_t m, std::s
 }  // namespace
 
 void encode_block(const IntBlockFormat& f, float a, ConstView x, std::uint64_t first,
-                  const Philox* noise, std::byte* scale, std::byte* payload) {
+                  const RoundingNoise* noise, std::byte* scale, std::byte* payload) {
   float wire_scale = 0;
   if (!std::isfinite(a)) {
     wire_scale = std::bit_cast<float>(std::uint32_t{0x7FC00000});
@@ -93,7 +94,8 @@ void encode_block(const IntBlockFormat& f, float a, ConstView x, std::uint64_t f
   std::memcpy(scale, &wire_scale, sizeof wire_scale);
 }
 
-void encode_blocks(const IntBlockFormat& f, ConstView x, const Philox* noise, std::byte* wire) {
+void encode_blocks(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
+                   std::byte* wire) {
   const std::uint64_t blocks = f.blocks(x.n);
   for (std::uint64_t k = 0; k < blocks; ++k) {
     const std::size_t first = k * f.block, m = std::min(f.block, x.n - first);
@@ -130,7 +132,7 @@ void decode_sum_blocks(const IntBlockFormat& f, WireList wires, float divisor, M
 }
 
 void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_t n,
-                          float divisor, const IntBlockFormat& to, const Philox* noise,
+                          float divisor, const IntBlockFormat& to, const RoundingNoise* noise,
                           std::byte* wire) {
   std::vector<float> sum(n);
   reference::decode_sum_blocks(from, wires, divisor, mut_view(sum));

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "quant/block_layout.h"
-#include "quant/rng.h"
+#include "quant/codec.h"
+#include "quant/rounding.h"
 
 namespace zeropp::quant {
 
@@ -19,8 +21,10 @@ namespace zeropp::quant {
 /// number (fp16: 65504), which is then taken. Quotients are double, rounded once.
 ///   v = (x * f - z * f) * fp32(1 / (s * f)), f = 2^100 if max(|min|, |max|) < 2^-60, 1/4 if it
 ///   is 2^126 or more, else 1. q = nearest-even(v), or stochastically floor(v) + (u < v -
-///   floor(v)), u = Philox::uniform(index of the number in the span), clamped to -L .. L
+///   floor(v)), u = RoundingNoise::uniform(index of the number in the span), clamped to -L .. L
 ///   or 0 .. L.
+///   kShift (asymmetric, fp32, b > 1): s = (max x - min x) / (L - 1), then z = min x - u * s
+///   rounded down, u = RoundingNoise::shift(block): nearest values err evenly whatever x is.
 ///   All x equal to z: s is the format's zero (E8M0: its smallest), q = 0.
 ///   A number is not finite: s is NaN (E8M0: 255), z and codes 0.
 /// Decoding is z + q * s in fp32, clamped to +-FLT_MAX; computed from quarters, times 4, where
@@ -31,13 +35,24 @@ struct IntPlaneFormat {
   int bits = 5;
   std::size_t block = 128;
   MetaFormat scale = MetaFormat::kFp32;
-  bool asymmetric = false, stochastic = false;
+  bool asymmetric = false;
+  Rounding rounding = Rounding::kNearest;
 
   BlockLayout layout() const;
+  constexpr bool stochastic() const { return draws(rounding); }
   constexpr int lowest() const { return asymmetric ? 0 : -(1 << (bits - 1)); }
   constexpr int highest() const { return lowest() + (1 << bits) - 1; }
   constexpr float divisor() const { return static_cast<float>(highest()); }
 };
+
+CodecTraits int_plane_traits(const IntPlaneFormat& f);
+
+/// The same with spikes reserved (asymmetric; block <= TiledCodec::kTile). A block's metadata
+/// is followed by its smallest and largest number (the first of equals), each as a value in the
+/// minimum's format, saturating, and its index in the block in 1, 2 or 4 bytes (block <= 2^8,
+/// <= 2^16, more). Step and minimum are those of the rest, where each spike counts as another
+/// number of it. A block with a number that is not finite has NaN for spikes.
+CodecPtr make_int_spikes(std::string text, const IntPlaneFormat& format);
 
 /// v = (x * pre - offset) * mul, q in low .. high; `zero`: every code is that of q = 0.
 struct IntFactors {
@@ -45,8 +60,14 @@ struct IntFactors {
   bool zero = true;
 };
 
+struct IntRange {
+  float min = 0, max = 0;
+  bool finite = true;
+};
+
 /// From the smallest and largest number; `finite` if all are. Writes the metadata.
-IntFactors write_int_meta(const IntPlaneFormat& f, float min, float max, bool finite,
+/// `shift` is the block's RoundingNoise::shift, or 0.
+IntFactors write_int_meta(const IntPlaneFormat& f, IntRange range, double shift,
                           std::byte* meta);
 
 /// A number is (min + q * step) * post.
@@ -54,5 +75,36 @@ struct IntMeta {
   float step, min, post;
 };
 IntMeta read_int_meta(const IntPlaneFormat& f, const std::byte* meta);
+
+/// Bytes of the step, and of the minimum beside it.
+std::size_t meta_size(MetaFormat m);
+MetaFormat min_format(MetaFormat scale);
+
+/// Kernels on 1 .. 4096 numbers of fp32, at any instruction set, with the bytes of reference::.
+/// x[0] is number `first` of the span; `noise` is null if f.rounding is kNearest.
+IntRange int_range(const float* x, std::size_t n);
+/// From a block's start; the last block may be short.
+void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
+                       std::byte* payload);
+/// A piece of whole groups of a larger block.
+void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
+                    std::size_t n, std::uint64_t first, const RoundingNoise* noise,
+                    std::byte* payload);
+/// Either of them again; `add`: out += value.
+void decode_int_blocks(const IntPlaneFormat& f, const std::byte* meta, const std::byte* payload,
+                       std::size_t n, bool add, float* out);
+
+namespace reference {
+IntRange int_range(const float* x, std::size_t n);
+void encode_int_blocks(const IntPlaneFormat& f, const float* x, std::size_t n,
+                       std::uint64_t first, const RoundingNoise* noise, std::byte* meta,
+                       std::byte* payload);
+void encode_int_run(const IntPlaneFormat& f, const IntFactors& by, const float* x,
+                    std::size_t n, std::uint64_t first, const RoundingNoise* noise,
+                    std::byte* payload);
+void decode_int_blocks(const IntPlaneFormat& f, const std::byte* meta, const std::byte* payload,
+                       std::size_t n, bool add, float* out);
+}  // namespace reference
 
 }  // namespace zeropp::quant

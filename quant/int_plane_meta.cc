@@ -5,6 +5,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "quant/convert.h"
 #include "quant/float_formats.h"
@@ -12,14 +13,6 @@
 
 namespace zeropp::quant {
 namespace {
-
-std::size_t size_of(MetaFormat m) {
-  return m == MetaFormat::kFp32 ? 4 : m == MetaFormat::kE8M0 ? 1 : 2;
-}
-
-MetaFormat min_format(MetaFormat scale) {
-  return scale == MetaFormat::kE8M0 ? MetaFormat::kBf16 : scale;
-}
 
 /// Code of the least number of a 16- or 32-bit float format that is not below v >= 0; the
 /// largest finite one if there is none.
@@ -74,7 +67,7 @@ float read(MetaFormat m, const std::byte* from) {
 }
 
 void write(MetaFormat m, std::uint32_t code, std::byte* to) {
-  std::memcpy(to, &code, size_of(m));  // Little-endian.
+  std::memcpy(to, &code, meta_size(m));  // Little-endian.
 }
 
 std::uint32_t nan_code(MetaFormat m) {
@@ -93,34 +86,49 @@ std::uint32_t nan_code(MetaFormat m) {
 
 }  // namespace
 
+std::size_t meta_size(MetaFormat m) {
+  return m == MetaFormat::kFp32 ? 4 : m == MetaFormat::kE8M0 ? 1 : 2;
+}
+
+MetaFormat min_format(MetaFormat scale) {
+  return scale == MetaFormat::kE8M0 ? MetaFormat::kBf16 : scale;
+}
+
 BlockLayout IntPlaneFormat::layout() const {
   const std::size_t meta =
-      size_of(scale) + (asymmetric ? size_of(min_format(scale)) : std::size_t{0});
+      meta_size(scale) + (asymmetric ? meta_size(min_format(scale)) : std::size_t{0});
   return {.bits = bits, .block = block, .block_bytes = meta};
 }
 
-IntFactors write_int_meta(const IntPlaneFormat& f, float min, float max, bool finite,
-                          std::byte* meta) {
+IntFactors write_int_meta(const IntPlaneFormat& f, IntRange x, double shift, std::byte* meta) {
   const MetaFormat zf = min_format(f.scale);
   std::memset(meta, 0, f.layout().block_bytes);
   IntFactors by;
-  if (!finite) {
+  if (!x.finite) {
     write(f.scale, nan_code(f.scale), meta);
     return by;
   }
-  const float top = std::max(std::fabs(min), std::fabs(max));
+  const float top = std::max(std::fabs(x.min), std::fabs(x.max));
   float z = 0;
   if (f.asymmetric) {
-    std::byte* at = meta + size_of(f.scale);
-    write(zf, code_below(zf, min), at);
+    std::byte* at = meta + meta_size(f.scale);
+    write(zf, code_below(zf, x.min), at);
     z = read(zf, at);
   }
-  const double range = f.asymmetric ? double{max} - z : double{top};
+  const double range = f.asymmetric ? double{x.max} - z : double{top};
   if (!(range > 0)) return by;
-  const double step = range / f.divisor();
+  const double levels = f.divisor() - (f.rounding == Rounding::kShift ? 1.0F : 0.0F);
+  const double step = range / levels;
   write(f.scale, f.scale == MetaFormat::kE8M0 ? e8m0_above(step) : code_above(f.scale, step),
         meta);
   const float s = read(f.scale, meta);
+  if (f.rounding == Rounding::kShift) {
+    // Not below -FLT_MAX: then the shift is less, and what is sent is still near.
+    const double low = std::max(double{x.min} - shift * s, -double{FLT_MAX});
+    z = static_cast<float>(low);
+    if (z > low) z = std::nextafter(z, -std::numeric_limits<float>::infinity());
+    std::memcpy(meta + meta_size(f.scale), &z, sizeof z);
+  }
   by.zero = false;
   by.pre = top < 0x1p-60F ? 0x1p100F : top >= 0x1p126F ? 0.25F : 1.0F;
   by.offset = z * by.pre;
@@ -132,7 +140,7 @@ IntFactors write_int_meta(const IntPlaneFormat& f, float min, float max, bool fi
 
 IntMeta read_int_meta(const IntPlaneFormat& f, const std::byte* meta) {
   IntMeta m{read(f.scale, meta), 0, 1};
-  if (f.asymmetric) m.min = read(min_format(f.scale), meta + size_of(f.scale));
+  if (f.asymmetric) m.min = read(min_format(f.scale), meta + meta_size(f.scale));
   const double top = std::fabs(double{m.min}) + std::fabs(double{m.step}) * (1 << f.bits);
   if (top >= 0x1p126) {
     m.step *= 0.25F;

@@ -8,7 +8,7 @@
 #define ZEROPP_QUANT_PHILOX_INL_H_
 #endif
 
-#include "quant/rng.h"
+#include "quant/rounding.h"
 #include "quant/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -63,6 +63,20 @@ HWY_INLINE const std::uint32_t* fill_noise(const Philox& noise, std::uint64_t fi
     hn::StoreInterleaved4(c0, c1, c2, c3, du, words + (block - begin) * 4);
   }
   return words + first % 4;
+}
+
+/// The same for rounding, correlated or not.
+HWY_INLINE const std::uint32_t* fill_noise(const RoundingNoise& noise, std::uint64_t first,
+                                           std::size_t count, std::uint32_t* words) {
+  const std::uint32_t* own = fill_noise(noise.own(), first, count, words);
+  if (HWY_UNLIKELY(noise.correlated())) noise.correlate(first, count, words + (own - words));
+  return own;
+}
+
+/// Philox::uniform of kLanes words.
+HWY_INLINE VF uniform(const std::uint32_t* words) {
+  const VU word = hn::ShiftRight<8>(hn::LoadU(DU(), words));
+  return hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), word)), hn::Set(DF(), 0x1p-24F));
 }
 
 #endif  // ZEROPP_SIMD

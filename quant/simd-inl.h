@@ -190,6 +190,30 @@ HWY_INLINE bool can_stream(const void* p, std::size_t n) {
          reinterpret_cast<std::uintptr_t>(p) % (kLanes * size_of(kType)) == 0;
 }
 
+// ---- Low bytes of 32-bit lanes, and back. --------------------------------------------------
+
+HWY_INLINE void store_bytes(VU low_bytes, std::byte* p) {
+  const hn::Rebind<std::uint8_t, DU> d8;
+  hn::StoreU(hn::TruncateTo(d8, low_bytes), d8, reinterpret_cast<std::uint8_t*>(p));
+}
+
+HWY_INLINE void store_bytes(VU first, VU second, std::byte* p) {
+  const hn::Repartition<std::uint16_t, DU> d16;
+  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
+  const auto words = hn::ConcatEven(d16, hn::BitCast(d16, second), hn::BitCast(d16, first));
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  // Highway 1.0 truncates in two shuffles; there is an instruction.
+  const hn::Vec<decltype(d8)> bytes{_mm512_cvtepi16_epi8(words.raw)};
+#else
+  const auto bytes = hn::TruncateTo(d8, words);
+#endif
+  hn::StoreU(bytes, d8, reinterpret_cast<std::uint8_t*>(p));
+}
+
+HWY_INLINE VU load_bytes(const std::uint8_t* p) {
+  return hn::PromoteTo(DU(), hn::LoadU(hn::Rebind<std::uint8_t, DU>(), p));
+}
+
 #endif  // ZEROPP_SIMD
 
 /// Calls f with the dtype as a compile-time constant.

@@ -108,6 +108,8 @@ class HopReduce {
         codec_context(call_.options, t.tensor, call_.rank(), p.chunk, call_.level(hop));
     const int level_start = call_.comm.transport.topology().group_size(call_.level(hop) - 1);
     context.second_hop = call_.plan.chain[static_cast<std::size_t>(hop)] > level_start;
+    context.group_size = static_cast<std::uint32_t>(group_.size);  // Of hop_, which is `hop`.
+    context.group_index = static_cast<std::uint32_t>(group_.index);
     return context;
   }
   /// In hop 0 raw elements need no encoder: they can be read where they are.

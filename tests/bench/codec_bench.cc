@@ -1,9 +1,12 @@
-// Codec throughput beside memcpy of the same fp32 bytes, in one binary. bytes_per_second counts
-// the numbers as fp32 whatever the view's dtype, so that rows compare with memcpy; nmse says
-// that the timed code was right.
+// Codec throughput beside memcpy. `x` is the speed in memcpys: the time of a memcpy of the
+// view, taken just before in the same process, divided by the codec's. bytes_per_second counts
+// the numbers as fp32 whatever the view's dtype, so that rows compare; nmse says that the timed
+// code was right.
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -48,15 +51,51 @@ void count_bytes(benchmark::State& state, std::size_t fp32_bytes) {
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * fp32_bytes));
 }
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Median of five batches of at least half a millisecond.
+double memcpy_seconds(std::size_t bytes) {
+  Buffer from(nullptr, MemoryKind::kHost, bytes), to(nullptr, MemoryKind::kHost, bytes);
+  from.zero();
+  to.zero();
+  const std::size_t count = std::max<std::size_t>(1, (std::size_t{48} << 20) / bytes);
+  std::vector<double> batches;
+  for (int b = 0; b < 5; ++b) {
+    const auto start = Clock::now();
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(to.data(), from.data(), bytes);
+      benchmark::ClobberMemory();
+    }
+    batches.push_back(seconds_since(start) / static_cast<double>(count));
+  }
+  std::nth_element(batches.begin(), batches.begin() + 2, batches.end());
+  return batches[2];
+}
+
+/// Runs the timed loop and books its speed in memcpys of view_bytes.
+template <class Body>
+void time(benchmark::State& state, std::size_t view_bytes, const Body& body) {
+  const double copy = memcpy_seconds(view_bytes);
+  body();  // Warm.
+  const auto start = Clock::now();
+  for (auto _ : state) {
+    body();
+    benchmark::ClobberMemory();
+  }
+  const double each = seconds_since(start) / static_cast<double>(state.iterations());
+  state.counters["x"] = copy / each;
+}
+
 void bench_memcpy(benchmark::State& state) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
   Buffer from(nullptr, MemoryKind::kHost, bytes), to(nullptr, MemoryKind::kHost, bytes);
   from.zero();
   to.zero();
-  for (auto _ : state) {
-    std::memcpy(to.data(), from.data(), bytes);
-    benchmark::ClobberMemory();
-  }
+  time(state, bytes, [&] { std::memcpy(to.data(), from.data(), bytes); });
   count_bytes(state, bytes);
 }
 
@@ -66,10 +105,7 @@ void bench_encode(benchmark::State& state, const std::string& spec, Dtype dtype)
   const Tensor x = numbers(bytes / 4, dtype);
   Buffer wire(nullptr, MemoryKind::kHost, codec->max_wire_size(x.size()));
   wire.zero();
-  for (auto _ : state) {
-    codec->encode(x.view(), {}, wire.span());
-    benchmark::ClobberMemory();
-  }
+  time(state, x.size() * size_of(dtype), [&] { codec->encode(x.view(), {}, wire.span()); });
   Tensor y(nullptr, MemoryKind::kHost, dtype, x.size());
   codec->decode(wire.span(), y.view());
   state.counters["nmse"] = nmse(x.view(), y.view());
@@ -84,10 +120,7 @@ void bench_decode(benchmark::State& state, const std::string& spec, Dtype dtype)
   codec->encode(x.view(), {}, wire.span());
   Tensor y(nullptr, MemoryKind::kHost, dtype, x.size());
   y.zero();
-  for (auto _ : state) {
-    codec->decode(wire.span(), y.view());
-    benchmark::ClobberMemory();
-  }
+  time(state, x.size() * size_of(dtype), [&] { codec->decode(wire.span(), y.view()); });
   state.counters["nmse"] = nmse(x.view(), y.view());
   count_bytes(state, bytes);
 }
@@ -111,20 +144,19 @@ void bench_reduce(benchmark::State& state, const std::string& from_spec,
   sum.zero();
   wire.zero();
   const Tensor x = numbers(n, Dtype::kF32);
-  for (auto _ : state) {
+  time(state, bytes, [&] {
     if (fused) {
       to->reduce_encode(*from, wires, n, kSources, {}, wire.span());
-    } else {
-      from->decode(wires[0], sum.view());
-      for (std::size_t s = 1; s < kSources; ++s) {
-        from->decode(wires[s], one.view());
-        accumulate(sum.view(), one.view());
-      }
-      divide(sum.view(), kSources, sum.view());
-      to->encode(sum.view(), {}, wire.span());
+      return;
     }
-    benchmark::ClobberMemory();
-  }
+    from->decode(wires[0], sum.view());
+    for (std::size_t s = 1; s < kSources; ++s) {
+      from->decode(wires[s], one.view());
+      accumulate(sum.view(), one.view());
+    }
+    divide(sum.view(), kSources, sum.view());
+    to->encode(sum.view(), {}, wire.span());
+  });
   to->decode(wire.span(), sum.view());
   state.counters["nmse"] = nmse(x.view(), sum.view());
   count_bytes(state, bytes);
@@ -134,22 +166,56 @@ void sizes(benchmark::internal::Benchmark* b) {
   b->Arg(64 << 10)->Arg(4 << 20)->Arg(256 << 20)->Unit(benchmark::kMicrosecond);
 }
 
+/// Every width, scheme and scale format of the integers, and every small float.
+std::vector<std::string> block_codecs() {
+  std::vector<std::string> specs{"int8", "int4"};
+  for (const char* name : {"int8", "int7", "int6", "int5", "int4", "int3", "int2", "int1"}) {
+    for (const char* scheme : {"symmetric", "asymmetric"}) {
+      for (const char* scale : {"fp32", "fp16", "bf16", "e8m0"}) {
+        const std::string n = name, text = n + ":scheme=" + scheme + ",scale=" + scale;
+        if (n == "int1" && scheme[0] == 's') continue;
+        specs.push_back(text);
+      }
+    }
+  }
+  specs.insert(specs.end(),
+               {"int5:block=32,scale=e8m0,scheme=asymmetric", "int4:block=32,scale=e8m0", "fp8",
+                "fp8:format=e5m2", "fp8:block=0", "mxfp8", "mxfp8:format=e5m2", "mxfp6",
+                "mxfp6:format=e3m2", "mxfp4", "nvfp4", "nvfp4:scale=4over6", "nf4"});
+  return specs;
+}
+
+void register_codes(const std::string& spec, Dtype dtype) {
+  const std::string tail = spec + "/" + std::string(name(dtype));
+  sizes(benchmark::RegisterBenchmark(("encode/" + tail).c_str(), bench_encode, spec, dtype));
+  sizes(benchmark::RegisterBenchmark(("decode/" + tail).c_str(), bench_decode, spec, dtype));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   sizes(benchmark::RegisterBenchmark("memcpy", bench_memcpy));
-  for (const std::string spec : {"int8", "int4", "int4:rounding=stochastic", "bf16", "fp16"}) {
+  for (const std::string& spec : block_codecs()) register_codes(spec, Dtype::kF32);
+  for (const std::string spec : {"int8", "int4", "bf16", "fp16", "mxfp8", "mxfp4", "nvfp4"}) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
-      const std::string tail = spec + "/" + std::string(name(dtype));
-      sizes(
-          benchmark::RegisterBenchmark(("encode/" + tail).c_str(), bench_encode, spec, dtype));
-      sizes(
-          benchmark::RegisterBenchmark(("decode/" + tail).c_str(), bench_decode, spec, dtype));
+      if (dtype != Dtype::kF32 || spec.ends_with("16")) register_codes(spec, dtype);
     }
   }
+  for (const std::string spec :
+       {"int8:rounding=stochastic", "int4:rounding=stochastic", "int4:rounding=correlated",
+        "int5:rounding=stochastic", "int5:rounding=shift,scheme=asymmetric",
+        "fp8:rounding=stochastic", "mxfp4:rounding=stochastic", "nvfp4:rounding=stochastic"}) {
+    register_codes(spec, Dtype::kF32);
+  }
   for (const bool fused : {true, false}) {
-    for (const auto& [from, to] :
-         {std::pair{"int4", "int4"}, {"int8", "int4"}, {"int8", "int8"}}) {
+    for (const auto& [from, to] : {std::pair{"int4", "int4"},
+                                   {"int8", "int4"},
+                                   {"int8", "int8"},
+                                   {"int5", "int5"},
+                                   {"mxfp4", "mxfp4"},
+                                   {"mxfp8", "mxfp4"},
+                                   {"nvfp4", "nvfp4"},
+                                   {"fp8", "int4"}}) {
       const std::string label =
           std::string("reduce_encode_8/") + from + "/" + to + (fused ? "/fused" : "/unfused");
       sizes(benchmark::RegisterBenchmark(label.c_str(), bench_reduce, from, to, fused));

@@ -69,6 +69,7 @@ TEST(Reduce, CodecsByLevel) {
       {"int8:block=32", "int8:block=32"},
       {"int8:block=64", "int4:block=16"},
       {"int4:block=16,rounding=stochastic", "int4:block=16,rounding=stochastic"},
+      {"int5:block=16,rounding=shift,scheme=asymmetric", "int4:block=16,rounding=correlated"},
       {"", "int4:block=128"}};
   for (const auto& fan_outs : kTopologies) {
     std::vector<ReduceProblem> problems;

@@ -79,7 +79,9 @@ std::vector<float> hop_chunk(const ReduceProblem& p, int owner, int chunk) {
                                    .sender = static_cast<std::uint32_t>(r),
                                    .part = static_cast<std::uint32_t>(chunk),
                                    .level = static_cast<std::uint32_t>(level),
-                                   .second_hop = m > p.topology.group_size(level - 1)};
+                                   .second_hop = m > p.topology.group_size(level - 1),
+                                   .group_size = static_cast<std::uint32_t>(fan_out),
+                                   .group_index = static_cast<std::uint32_t>((r - group) / m)};
         std::vector<std::byte> wire(codec->max_wire_size(x.size()));
         wire.resize(codec->encode(x.view(), context, wire));
         std::vector<float> term(x.size());

@@ -72,7 +72,7 @@ TEST(IntPlane, ScalesAreRoundedUpAndMinimaDown) {
       for (std::uint64_t i = 0; i < 3000; ++i) {
         const float a = random.normal(2 * i), b = a + random.uniform(2 * i + 1) + 1e-3F;
         std::byte meta[8];
-        write_int_meta(f, a, b, true, meta);
+        write_int_meta(f, {a, b, true}, 0, meta);
         const IntMeta m = read_int_meta(f, meta);
         if (asymmetric) {
           ASSERT_LE(m.min, a);
@@ -123,6 +123,50 @@ TEST(IntPlane, StochasticIsUnbiased) {
     EXPECT_LT(std::fabs(sum), 5 * std::sqrt(squares)) << spec;  // Five standard deviations.
     EXPECT_GT(squares, 0);
   }
+}
+
+TEST(IntPlane, SpikesTravelBesideTheirBlock) {
+  // The rest, -1 .. 2, is cut in quarters of 0.75 by 2 bits alone: s = 1, z = -1, codes 0 2
+  // 3 1.
+  const std::vector<float> x{-1, 1000, 1, 2, -500, 0};
+  const auto codec = make_codec("int2:scheme=asymmetric,spikes=1");
+  const Bytes wire = encode(*codec, view(x));
+  EXPECT_EQ(codec->wire_bytes(6).scale, 8U + 2 * 5);
+  float meta[2], spike;
+  std::memcpy(meta, wire.data(), sizeof meta);
+  EXPECT_EQ(meta[0], 1);
+  EXPECT_EQ(meta[1], -1);
+  std::memcpy(&spike, wire.data() + 8, sizeof spike);
+  EXPECT_EQ(spike, -500);
+  EXPECT_EQ(static_cast<int>(wire[12]), 4);
+  std::memcpy(&spike, wire.data() + 13, sizeof spike);
+  EXPECT_EQ(spike, 1000);
+  EXPECT_EQ(static_cast<int>(wire[17]), 1);
+  EXPECT_EQ(decode(*codec, wire, 6), x);
+  // An index outside the block is ignored.
+  Bytes damaged = wire;
+  damaged[12] = std::byte{200};
+  EXPECT_EQ(decode(*codec, damaged, 6)[1], 1000);
+}
+
+TEST(IntPlane, SpikesErrLessOnHeavyTails) {
+  auto x = make_data("normal", 65536);
+  for (std::size_t i = 0; i < x.size(); i += 128) x[i + i / 128 % 128] *= 30;
+  const auto error = [&](const std::string& spec) {
+    const auto codec = make_codec(spec);
+    ErrorSums sums;
+    const auto y = decode(*codec, encode(*codec, view(x)), x.size());
+    sums.add(view(x), view(y));
+    return sums.metrics().nmse;
+  };
+  for (const std::string b : {"int2", "int4", "int5"}) {
+    EXPECT_LT(error(b + ":block=128,scale=bf16,scheme=asymmetric,spikes=1"),
+              0.2 * error(b + ":block=128,scale=bf16,scheme=asymmetric"))
+        << b;
+  }
+  EXPECT_ANY_THROW(make_codec("int4:spikes=1"));
+  EXPECT_ANY_THROW(make_codec("int5:spikes=1"));
+  EXPECT_ANY_THROW(make_codec("int5:block=8192,scheme=asymmetric,spikes=1"));
 }
 
 TEST(IntPlane, MoreBitsErrLess) {
