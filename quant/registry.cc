@@ -15,10 +15,10 @@ std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"
 class Registry {
  public:
   Registry() {
-    for (auto* family : {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs,
-                         &topk_codecs, &sign_codecs, &codebook_codecs, &lossless_codecs,
-                         &hadamard_codecs, &eden_codecs, &feedback_codecs, &ef21_codecs,
-                         &delta_codecs}) {
+    for (auto* family :
+         {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs, &delta_codecs,
+          &hadamard_codecs, &eden_codecs, &feedback_codecs, &ef21_codecs, &topk_codecs,
+          &sign_codecs, &codebook_codecs, &lossless_codecs}) {
       for (CodecEntry& entry : family()) add(std::move(entry));
     }
   }

@@ -292,8 +292,8 @@ void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors,
   context_.updates = 0;
   gradients_.forget();
   context_.set_phase(Phase::kInit);
-  codec_state_.clear();
   weights_.invalidate_copies();
+  codec_state_.clear();
   if (reference != nullptr) weights_.set_reference(*reference);
   refresh_weights();
 }

@@ -67,6 +67,7 @@ class GatherBlocks {
   Comm& comm_;
   CallOptions options_;
   CallPlan plan_;
+  int level_;  ///< Of the codecs' contexts.
   std::vector<Item> items_;
   std::vector<quant::WireBytes> blocks_;  ///< By residue; upper bounds if variable_.
   bool variable_ = false;

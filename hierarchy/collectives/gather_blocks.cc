@@ -25,7 +25,10 @@ void check(const GatherTensor& t, const ChunkMap& map, const CallPlan& plan, int
 
 GatherBlocks::GatherBlocks(Comm& comm, const CallOptions& options, CallPlan plan,
                            std::span<const GatherTensor> tensors)
-    : comm_(comm), options_(options), plan_(std::move(plan)) {
+    : comm_(comm),
+      options_(options),
+      plan_(std::move(plan)),
+      level_(hop_level(comm.transport.topology(), plan_.fine)) {
   items_.reserve(tensors.size());
   std::size_t written = 0;
   for (const GatherTensor& t : tensors) {
@@ -91,13 +94,13 @@ std::span<std::byte> GatherBlocks::direct_place(int residue) const {
 
 std::size_t GatherBlocks::pack(std::span<std::byte> to) {
   const CodecTimer timer(comm_, coded_);
-  const int level = hop_level(comm_.transport.topology(), plan_.fine);
   std::size_t at = 0;
   quant::WireBytes booked;
   for (const Item& item : items_) {
     for_pieces(item.map, plan_.fine, own_residue(), [&](Piece p) {
       const auto x = item.tensor.shard.slice(local_offset(item.map, plan_.fine, p.chunk), p.n);
-      const auto context = codec_context(options_, item.tensor.tensor, p.chunk, p.chunk, level);
+      const auto context =
+          codec_context(options_, item.tensor.tensor, p.chunk, p.chunk, level_);
       at += item.wire.encode(x, context, to.subspan(at), booked);
     });
   }
@@ -107,11 +110,11 @@ std::size_t GatherBlocks::pack(std::span<std::byte> to) {
 void GatherBlocks::write(const Item& item, Piece p, std::span<const std::byte> bytes) {
   const auto out = item.tensor.out.slice(local_offset(item.map, plan_.coarse, p.chunk), p.n);
   if (item.adds) {
-    add(*item.tensor.codec, bytes, out);  // No state: `delta` is around codecs without.
+    add(*item.tensor.codec, bytes, out);
   } else if (item.tensor.codec != nullptr) {
-    const int level = hop_level(comm_.transport.topology(), plan_.fine);
-    item.tensor.codec->decode_with(
-        bytes, codec_context(options_, item.tensor.tensor, comm_.rank(), p.chunk, level), out);
+    const auto context =
+        codec_context(options_, item.tensor.tensor, comm_.rank(), p.chunk, level_);
+    item.tensor.codec->decode_with(bytes, context, out);
   } else {
     copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
   }
