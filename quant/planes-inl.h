@@ -146,9 +146,11 @@ HWY_INLINE void pack_codes(const std::uint8_t* codes, std::size_t block, std::si
   }
 }
 
+/// Zeros follow the codes, where whole vectors may be read.
 template <int kBits>
 HWY_INLINE void unpack_codes(const std::byte* in, std::size_t block, std::size_t n,
                              std::uint8_t* codes) {
+  std::memset(codes + n, 0, kCodeRoom - kCodeTile);
   if constexpr (kBits == 8) {
     std::memcpy(codes, in, n);
   } else {

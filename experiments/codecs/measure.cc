@@ -35,6 +35,15 @@ CodecContext context(std::size_t k, std::uint32_t rank, std::uint32_t level = 0)
   return {.seed = 1, .step = k, .sender = rank, .level = level};
 }
 
+/// The first rounding of a rank that is one of `size` whose spans are summed, as in a hop.
+CodecContext hop_context(std::size_t rank, std::size_t index, std::size_t size,
+                         std::uint32_t level = 0) {
+  CodecContext ctx = context(0, static_cast<std::uint32_t>(rank), level);
+  ctx.group_size = static_cast<std::uint32_t>(size);
+  ctx.group_index = static_cast<std::uint32_t>(index);
+  return ctx;
+}
+
 std::vector<std::byte> encoded(const Codec& codec, quant::ConstView x,
                                const CodecContext& ctx) {
   std::vector<std::byte> wire(codec.max_wire_size(x.n));
@@ -142,8 +151,7 @@ Wires encode_all(const Codec& codec, const CodecData& data, std::size_t first,
                  std::size_t count) {
   Wires wires;
   for (std::size_t r = first; r < first + count; ++r) {
-    wires.push_back(
-        encoded(codec, data.by_rank[r].view(), context(0, static_cast<std::uint32_t>(r))));
+    wires.push_back(encoded(codec, data.by_rank[r].view(), hop_context(r, r - first, count)));
   }
   return wires;
 }
@@ -173,8 +181,9 @@ Tensor two_hops(const Codec& codec, const CodecData& data, std::size_t group) {
   for (std::size_t first = 0; first < data.by_rank.size(); first += group) {
     const Wires inner = encode_all(codec, data, first, group);
     auto& wire = outer.emplace_back(codec.max_wire_size(data.n()));
-    wire.resize(call_reduce_encode(codec, spans(inner), data.n(), 1,
-                                   context(0, static_cast<std::uint32_t>(first), 1), wire));
+    wire.resize(call_reduce_encode(
+        codec, spans(inner), data.n(), 1,
+        hop_context(first, first / group, data.by_rank.size() / group, 1), wire));
   }
   Tensor mean = fp32(data.n());
   call_decode_sum(codec, spans(outer), static_cast<float>(data.by_rank.size()),

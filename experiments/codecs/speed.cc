@@ -58,15 +58,19 @@ CodecSpeed measure_speed(const quant::Codec& codec, const CodecData& data, int r
   wire.zero();
   std::vector<quant::Buffer> sources;
   std::vector<std::span<const std::byte>> wires;
+  const auto ranks = static_cast<std::uint32_t>(data.by_rank.size());
   for (std::size_t r = 0; r < data.by_rank.size(); ++r) {
     sources.emplace_back(nullptr, MemoryKind::kHost, size);
+    const quant::CodecContext ctx{.sender = static_cast<std::uint32_t>(r),
+                                  .group_size = ranks,
+                                  .group_index = static_cast<std::uint32_t>(r)};
     const std::size_t used =
-        call_encode(codec, data.by_rank[r].view(), {.sender = static_cast<std::uint32_t>(r)},
-                    sources.back().span());
+        call_encode(codec, data.by_rank[r].view(), ctx, sources.back().span());
     wires.push_back(sources.back().span().first(used));
   }
   quant::CodecState sent, received;  // Residuals stay where they are from call to call.
-  const quant::CodecContext sender{.state = &sent}, receiver{.state = &received};
+  const quant::CodecContext sender{.group_size = ranks, .state = &sent},
+      receiver{.group_size = ranks, .state = &received};
   CodecSpeed speed;
   speed.copy = rate(bytes, repetitions, [&] {
     std::memcpy(y.view().data, x.view().data, bytes);

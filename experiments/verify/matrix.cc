@@ -25,6 +25,8 @@ constexpr std::array kPrefetch{"0", "some", "all"};
 constexpr int kNode = -1;  // A group of the ranks of one node.
 constexpr auto kPowerSgd = "powersgd:rank=2";
 constexpr auto kInt4 = "int4:block=32,rounding=stochastic";
+constexpr auto kCorrelated = "int4:block=32,rounding=correlated";
+constexpr auto kTopK = "ef|topk:k=4,chunk=16";
 constexpr auto kDelta = "delta|int4:block=64";
 constexpr auto kStochasticDelta = "delta|int4:block=64,rounding=stochastic";
 constexpr auto kFeedback = "ef|int4:block=32";
@@ -57,6 +59,7 @@ std::vector<Scheme> make_schemes() {
       {micro, "1 all-reduce", all_reduce, "", "", false},
       {micro, "2", at(2, ""), "", "", false},
       {micro, "3", at(3, ""), "", "", false},
+      {micro, "3 lossless", at(3, ""), "lossless", "", false},
       {micro, "3+hpZ node", hpz, "", "", false},
       {micro, "3+hpZ 2", hpz_pair, "", "", false},
       {micro, "HSDP", hsdp, "", "", true},
@@ -81,6 +84,10 @@ std::vector<Scheme> make_schemes() {
       {"stochastic int4", "3", at(3, ""), "", kInt4, false},
       {"stochastic int4", "2", at(2, ""), "", kInt4, false},
       {"stochastic int4", "0", at(0, "micro_step"), "", kInt4, false},
+      {"correlated int4", "3", at(3, ""), "", kCorrelated, false},
+      {"correlated int4", "2", at(2, ""), "", kCorrelated, false},
+      {"ef topk", "3", at(3, ""), "", kTopK, false},
+      {"ef topk", "2", at(2, ""), "", kTopK, false},
       {"ef", "3", at(3, ""), "", kFeedback, false},
       {"ef", "2", at(2, ""), "", kFeedback, false},
       {"ef", "0", at(0, "micro_step"), "", kFeedback, false},

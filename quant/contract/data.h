@@ -39,7 +39,7 @@ class Numbers {
   std::size_t n_, shift_;
 };
 
-/// A context with no field at its default but the state.
+/// A context with no field at its default but the role and the pointers.
 CodecContext context(std::uint32_t sender = 3);
 
 // Calls with a fresh state where the codec needs one and the context brings none.

@@ -117,6 +117,23 @@ TEST(CodecMeasure, HopsAddError) {
   EXPECT_NEAR(e.vnmse_ring / e.nmse, 3.5, 0.5);
 }
 
+TEST(CodecMeasure, HopsTellSendersTheirPlace) {
+  // Ranks with the same numbers: errors that are correlated over a hop cancel in its mean.
+  CodecData data{.name = "same", .by_rank = {}};
+  for (int r = 0; r < 8; ++r) {
+    data.by_rank.push_back(family_data("normal", Dtype::kF32, 20000, 0));
+  }
+  const auto error = [&](const char* rounding) {
+    return measure_error(*quant::make_codec(std::string("int4:rounding=") + rounding), data, 4,
+                         4);
+  };
+  const CodecError alone = error("stochastic"), together = error("correlated");
+  // Of n independent errors 1/n is left; spread evenly, of the order of 1/n^2.
+  EXPECT_NEAR(alone.vnmse_one_hop / alone.nmse, 1.0 / 8, 0.02);
+  EXPECT_LT(together.vnmse_one_hop, 0.5 * alone.vnmse_one_hop);
+  EXPECT_LT(together.vnmse_two_hop, 0.7 * alone.vnmse_two_hop);
+}
+
 TEST(CodecMeasure, FamiliesAreWhatTheySay) {
   const std::size_t n = 20000;
   const auto metrics = [&](std::string_view family, Dtype dtype) {
