@@ -23,8 +23,9 @@ namespace zeropp::quant {
 /// The code is the nearest value of v, ties to even, saturating. All in fp32, one rounding per
 /// operation. Stochastic (unbiased): the lower neighbour, or the upper one if u < the distance
 /// from the lower in gaps, u = RoundingNoise::uniform(index of the number in the span); and an
-/// MX block whose A * 2^-e is beyond the largest value takes e + 1, so that nothing clips.
-/// Decoding is value * scale in fp32; NaN is always 0x7FC00000.
+/// MX block whose A * 2^-e is beyond the largest value takes e + 1, so that nothing clips; not
+/// where e + 1 could overflow fp32. Decoding is value * scale in fp32; NaN is always
+/// 0x7FC00000.
 enum class Element : std::uint8_t { kE4M3, kE5M2, kE2M3, kE3M2, kE2M1, kNf4 };
 enum class BlockScaleKind : std::uint8_t { kFp32, kE8M0 };
 

@@ -37,7 +37,10 @@ BlockFactors write_scale(const FloatBlockFormat& f, float a, std::byte* to) {
     // Subnormals read as exponent -127 here, which the clamp covers.
     const int exponent = static_cast<int>(std::bit_cast<std::uint32_t>(a) >> 23) - 127;
     int e = std::max(-127, exponent - emax(f.element));
-    if (f.stochastic && finite && std::ldexp(a, -e) > largest(f.element)) ++e;
+    if (f.stochastic && finite && e + emax(f.element) < 127 &&
+        std::ldexp(a, -e) > largest(f.element)) {
+      ++e;
+    }
     *to = static_cast<std::byte>(!finite ? 255 : a == 0 ? 0 : e + 127);
     by.mul = std::ldexp(1.0F, -e);
     return by;

@@ -173,7 +173,7 @@ CodecEntry int_plane_entry(int bits, std::size_t block) {
                    n + ":block=32,scale=e8m0,scheme=asymmetric",
                    n + ":rounding=correlated,scheme=asymmetric",
                    n + ":block=37,scale=bf16,scheme=asymmetric,spikes=1",
-                   n + ":rounding=stochastic,scheme=asymmetric,spikes=1"},
+                   n + ":rounding=stochastic,scale=fp16,scheme=asymmetric,spikes=1"},
       .make = [=](const CodecSpec& spec) { return make_int_plane(bits, block, spec); }};
   if (!one) {
     entry.examples.push_back(n + ":block=32,scale=e8m0");

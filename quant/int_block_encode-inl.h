@@ -41,7 +41,15 @@ struct Encoder {
 
 // ---- Rounding, to nearest even. -------------------------------------------------------------
 
-HWY_INLINE VU integer_bits(VF q) { return hn::BitCast(DU(), hn::NearestInt(q)); }
+/// The low byte is q in two's complement.
+HWY_INLINE VU integer_bits(VF q) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return VU{_mm512_cvtps_epi32(q.raw)};  // hn::NearestInt also saturates, which costs.
+#else
+  // 1.5 * 2^23 + q has q in its mantissa, and the addition rounds.
+  return hn::BitCast(DU(), hn::Add(q, hn::Set(DF(), 0x1.8p23F)));
+#endif
+}
 
 template <Mode kMode>
 HWY_INLINE VU quantize(const Encoder& e, VF x, VF mul, const std::uint32_t* words,
