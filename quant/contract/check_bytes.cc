@@ -140,21 +140,23 @@ void instruction_sets_agree(Subject& s) {
   const Codec& codec = s.codec();
   s.for_each_input([&](const Numbers& x) {
     const ConstView v = x.view();
-    Bytes wire, sums, reduced;
+    Bytes wire, hop_wire, sums, reduced;
     for (const std::string& target : simd_targets()) {
       const OnTarget forced(target);
       const Bytes bytes = encode(codec, v);
+      const Bytes in_hop = encode(codec, v, hop_context());
       const Bytes all = decoded_bytes(codec, bytes, v.dtype, v.n);
       const Bytes out = reduced_bytes(codec, bytes, v.n);
       if (target == "scalar") {
         wire = bytes;
+        hop_wire = in_hop;
         sums = all;
         reduced = out;
       }
       const auto differs = [&](const char* what) {
         return [&target, what] { return target + " differs from scalar: " + what; };
       };
-      expect(bytes == wire, differs("encode"));
+      expect(bytes == wire && in_hop == hop_wire, differs("encode"));
       expect(all == sums, differs("decode, decode_sum or decode_add"));
       expect(out == reduced, differs("reduce_encode"));
     }

@@ -134,7 +134,7 @@ void error_within_promise(Subject& s) {
   const CodecTraits traits = s.traits();
   s.for_each_input([&](const Numbers& input) {
     const auto x = input.floats();
-    const auto y = decode(s.codec(), encode(s.codec(), input.view()), x.size());
+    const auto y = decode(s.codec(), encode(s.codec(), input.view(), hop_context()), x.size());
     for (std::size_t first = 0; first < x.size(); first += traits.block) {
       const std::size_t end = std::min(x.size(), first + traits.block);
       const BlockRange block = range_of(std::span(x).subspan(first, end - first));

@@ -90,16 +90,16 @@ std::vector<float> Numbers::floats() const {
 }
 
 CodecContext context(std::uint32_t sender) {
-  return {.seed = 42,
-          .tensor = 5,
-          .step = 9,
-          .micro = 1,
-          .sender = sender,
-          .part = 2,
-          .level = 1,
-          .second_hop = true,
-          .group_size = 6,
-          .group_index = sender % 6};
+  return {
+      .seed = 42, .tensor = 5, .step = 9, .micro = 1, .sender = sender, .part = 2, .level = 1};
+}
+
+CodecContext hop_context(std::uint32_t sender) {
+  CodecContext ctx = context(sender);
+  ctx.second_hop = true;
+  ctx.group_size = 6;
+  ctx.group_index = sender % ctx.group_size;
+  return ctx;
 }
 
 std::size_t encode_into(const Codec& c, ConstView x, CodecContext ctx,

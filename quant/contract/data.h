@@ -39,8 +39,10 @@ class Numbers {
   std::size_t n_, shift_;
 };
 
-/// A context with no field at its default but the role and the pointers.
+/// Of a sender on its own.
 CodecContext context(std::uint32_t sender = 3);
+/// Of one of six senders whose spans are summed, in a second hop.
+CodecContext hop_context(std::uint32_t sender = 3);
 
 // Calls with a fresh state where the codec needs one and the context brings none.
 std::size_t encode_into(const Codec& c, ConstView x, CodecContext ctx,
