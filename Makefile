@@ -6,7 +6,7 @@ CMAKE_ARGS ?=
 CONFIG ?= experiments/configs/quickstart.json
 
 .DEFAULT_GOAL := help
-.PHONY: quickstart test build bench format check asan tsan deps deps-check clean help
+.PHONY: quickstart test build bench format check asan tsan fuzz deps deps-check clean help
 
 quickstart: $(BUILD)/build.ninja  ## install, build, run the quickstart configuration
 	ninja -C $(BUILD) -j $(JOBS) zeropp
@@ -30,6 +30,9 @@ check: deps-check $(BUILD)/build.ninja  ## formatting, then clang-tidy on change
 
 asan tsan: deps  ## unit and contract tests under AddressSanitizer+UBSan, or ThreadSanitizer
 	.ci/sanitize.sh $@
+
+fuzz: deps-check  ## libFuzzer targets, a minute in all (SECONDS=600: longer)
+	.ci/fuzz.sh $(SECONDS)
 
 deps:  ## install missing Debian packages (asks sudo when not root)
 	@cmake/deps.sh build

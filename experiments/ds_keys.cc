@@ -105,7 +105,7 @@ constexpr KeySpec kKeys[] = {
     {"zero_optimization.zero_quantized_nontrainable_weights", kRefused, kBool, "false",
      "frozen weights are not built yet"},
     {"zero_optimization.zeropp_loco_param", kRefused, kOpen, "",
-     "error feedback will be a codec decorator, ef(...)|int4"},
+     "error feedback is a codec: zeropp.codecs.gradients = \"loco(beta=0.8,reset=1024)|int4\""},
     {"zero_optimization.offload_param", kRefused, kOpen, "{\"device\": \"none\"}",
      "offload is not built yet"},
     {"zero_optimization.offload_optimizer", kRefused, kOpen, "{\"device\": \"none\"}",

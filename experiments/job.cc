@@ -139,6 +139,7 @@ class RankJob {
     outcome_.has_deployed = has_deployed;
     outcome_.state_sha256 = sha;
     outcome_.routes = engine_.routes();
+    outcome_.unreferenced_gathers = engine_.unreferenced_gathers();
     last_->val_loss = loss;
     report(std::move(*last_));
   }

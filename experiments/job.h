@@ -50,6 +50,7 @@ struct JobOutcome {
   double wall_seconds = 0;                     ///< Training steps.
   int workers = 1;
   std::vector<zero::Route> routes;
+  std::uint64_t unreferenced_gathers = 0;  ///< Engine::unreferenced_gathers.
   std::string failure;  ///< Why rank 0 gave up, empty unless it did; run_job throws it.
 };
 

@@ -114,9 +114,15 @@ Json fallbacks_json(const RunConfig& run, const VariantConfig& variant,
       none([](const zero::Route& r) { return r.weights != "exact" && r.weights != "-"; })) {
     list.push_back("codecs.weights: no tensor takes it, the exact rules cover all");
   }
-  if (!e.grad_codecs.empty() &&
+  if (e.compresses_gradients() &&
       none([](const zero::Route& r) { return r.gradients.at(0) != "exact"; })) {
     list.push_back("codecs.gradients: no tensor takes it, the exact rules cover all");
+  }
+  if (outcome.unreferenced_gathers > 0) {
+    list.push_back(
+        fmt::format("codecs.weights: {} gathers of a tensor were exact, for want of "
+                    "a reference",
+                    outcome.unreferenced_gathers));
   }
   const int node = run.topology.group_size(0);
   const auto straddles = [&](const char* what, int group) {
@@ -148,7 +154,7 @@ Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_
   if (outcome.gradient_error.n > 0) {
     const quant::ErrorMetrics m = outcome.gradient_error.metrics();
     error = {{"nmse", m.nmse}, {"cosine", m.cosine}, {"bias", m.bias}, {"elements", m.n}};
-  } else if (!variant.engine.grad_codecs.empty()) {
+  } else if (variant.engine.compresses_gradients()) {
     error = {{"nmse", nullptr}, {"cosine", nullptr}};  // Coded, not measured.
   }
   return {{"schema", kSchema},

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kHelp);
   Action action;
+  add_codecs(app, action);
   add_run(app, action);
   add_verify(app, action);
   add_plan(app, action);
@@ -49,8 +50,12 @@ int run(int argc, char** argv) {
     const std::string first = argc > 1 ? argv[1] : "-";
     const auto known = app.get_subcommands([&](CLI::App* c) { return c->get_name() == first; });
     if (first[0] != '-' && known.empty()) {
+      std::string names;
+      for (const CLI::App* c : app.get_subcommands([](CLI::App*) { return true; })) {
+        names += (names.empty() ? "" : ", ") + c->get_name();
+      }
       return fail(
-          ("[command line] expected run, verify or plan, found '" + first + "'").c_str(), 2);
+          ("[command line] expected one of " + names + ", found '" + first + "'").c_str(), 2);
     }
     return fail((std::string("[command line] ") + e.what() + " (see --help)").c_str(), 2);
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "zero/powersgd.h"
+
 namespace zeropp::experiments {
 namespace {
 
@@ -91,11 +93,21 @@ class Predictor {
     add([&](int rank) { return all_gather_cost(topology_, rank, options, costs); });
   }
 
-  /// A unit's weights: inside the group where a current secondary exists, else over the world.
+  bool differences() const {
+    return config_.weight_codec && config_.weight_codec->traits().difference;
+  }
+
+  /// A unit's weights: inside the group where a current secondary exists, else over the world;
+  /// with differences across the groups into the secondary, then inside.
   void gather_unit(const Tensors& tensors) {
     Tensors world, group;
     for (const std::uint32_t t : tensors) (current_[t] ? group : world).push_back(t);
-    gather(world, 1, policy_.params, /*coded=*/true);
+    if (differences()) {
+      gather(world, policy_.secondary, policy_.params, /*coded=*/true);
+      gather(world, 1, policy_.secondary, /*coded=*/false);
+    } else {
+      gather(world, 1, policy_.params, /*coded=*/true);
+    }
     gather(group, 1, policy_.secondary, /*coded=*/false);
     if (policy_.secondary > 0) {
       for (const std::uint32_t t : world) current_[t] = true;
@@ -140,8 +152,9 @@ class Predictor {
 
   void reduce(const Tensors& bucket, bool outer) {
     std::vector<CostTensor> costs;
+    reduce_low_rank(bucket);
     for (const std::uint32_t t : bucket) {
-      if (!counted(t)) continue;
+      if (!counted(t) || zero::travels_low_rank(config_, model_.tensors()[t])) continue;
       CostTensor cost{.numel = numel(t), .codecs = {}};
       if (!config_.exact_grads.applies(model_.tensors()[t])) cost.codecs = levels_;
       costs.push_back(cost);
@@ -163,6 +176,21 @@ class Predictor {
         all_reduce(costs, result, hierarchy::Algorithm::kHierarchical);
       }
     }
+  }
+  /// PowerSGD: an all-reduce of the left factors, one of the right ones.
+  void reduce_low_rank(const Tensors& bucket) {
+    std::vector<CostTensor> left, right;
+    const auto rank = static_cast<std::size_t>(config_.powersgd_rank);
+    for (const std::uint32_t t : bucket) {
+      const zero::TensorSpec& tensor = model_.tensors()[t];
+      if (!counted(t) || !zero::travels_low_rank(config_, tensor)) continue;
+      const auto [rows, cols] = zero::matrix_shape(tensor);
+      left.push_back({.numel = rank * rows, .codecs = {}});
+      right.push_back({.numel = rank * cols, .codecs = {}});
+    }
+    if (left.empty()) return;
+    all_reduce(left, 1, config_.algorithm);
+    all_reduce(right, 1, config_.algorithm);
   }
   static CallOptions call(int coarse, int fine, hierarchy::Algorithm algorithm) {
     return {
@@ -196,6 +224,11 @@ StepPrediction& StepPrediction::operator+=(const StepPrediction& o) {
   }
   collectives += o.collectives;
   return *this;
+}
+
+bool starts_with_secondary(const zero::EngineConfig& config) {
+  return config.policy.secondary > 0 && config.weight_codec &&
+         config.weight_codec->traits().difference;
 }
 
 StepPrediction predict_step(const hierarchy::Topology& topology, const zero::Model& model,

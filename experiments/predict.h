@@ -18,9 +18,14 @@ struct StepPrediction {
 };
 
 struct StepKind {
-  bool secondary_valid = false;  ///< hpZ: the last step was skipped, its secondary still holds.
-  bool applied = true;           ///< False: skipped, no weights are gathered at its end.
+  /// hpZ: the secondary holds the weights already, as after a skipped step.
+  bool secondary_valid = false;
+  bool applied = true;  ///< False: skipped, no weights are gathered at its end.
 };
+
+/// Does the first step find a valid secondary? With `delta` it begins as a slice of the initial
+/// weights, which every rank can compute.
+bool starts_with_secondary(const zero::EngineConfig& config);
 
 /// `only`: counts the tensors for which it holds (scalars too if it is empty).
 StepPrediction predict_step(const hierarchy::Topology& topology, const zero::Model& model,

@@ -11,6 +11,7 @@
 
 #include "quant/error.h"
 #include "quant/registry.h"
+#include "zero/powersgd.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -226,6 +227,19 @@ quant::CodecPtr codec_at(const char* path, const std::string& spec, Dtype wire) 
   }
 }
 
+/// PowerSGD takes the place of all levels' codecs. False: the specs are codecs.
+bool resolve_powersgd(const char* path, const std::vector<std::string>& specs,
+                      VariantConfig& v) {
+  try {
+    v.engine.powersgd_rank = zero::powersgd_rank(specs);
+  } catch (const UsageError& e) {
+    rethrow_in(path, e.what());
+  }
+  if (v.engine.powersgd_rank == 0) return false;
+  v.gradient_codecs.assign(specs.size(), zero::powersgd_spec(v.engine.powersgd_rank));
+  return true;
+}
+
 void resolve_codecs(const ConfigView& c, const hierarchy::Topology& t, VariantConfig& v) {
   constexpr const char* weights_key = "zeropp.codecs.weights";
   constexpr const char* grads_key = "zeropp.codecs.gradients";
@@ -249,8 +263,9 @@ void resolve_codecs(const ConfigView& c, const hierarchy::Topology& t, VariantCo
     v.engine.weight_codec = codec_at(weights_key, weights[0], v.engine.wire);
     v.weight_codec = v.engine.weight_codec->spec();
   }
-  for (const std::string& spec :
-       specs(grads_key, "zero_optimization.zero_quantized_gradients", kQgz)) {
+  const auto gradients = specs(grads_key, "zero_optimization.zero_quantized_gradients", kQgz);
+  if (resolve_powersgd(grads_key, gradients, v)) return;
+  for (const std::string& spec : gradients) {
     v.engine.grad_codecs.push_back(codec_at(grads_key, spec, v.engine.wire));
     v.gradient_codecs.push_back(v.engine.grad_codecs.back()->spec());
   }
@@ -259,14 +274,27 @@ void resolve_codecs(const ConfigView& c, const hierarchy::Topology& t, VariantCo
   }
 }
 
-void check_together(const VariantConfig& v, int ranks) {
+void check_together(const VariantConfig& v, const hierarchy::Topology& topology) {
+  const int ranks = topology.ranks();
   const zero::StagePolicy& policy = v.engine.policy;
   if (v.engine.weight_codec && !policy.gathers_units() && !policy.gathers_at_step()) {
     refuse("a stage that gathers weights (1, 2, 3) on several ranks for a codec of weights",
            fmt::format("{} at stage {}", v.weight_codec, policy.stage));
   }
-  if (!v.engine.grad_codecs.empty() && ranks == 1) {
+  zero::check_differences(v.engine, topology);
+  if (v.engine.weight_codec && v.engine.weight_codec->traits().stateful &&
+      policy.gathers_units()) {
+    refuse(
+        "zeropp.codecs.weights without state at stage 3, where units gather their weights "
+        "several times a version (ef, loco and ef21 work at stages 1 and 2)",
+        fmt::format("'{}'", v.weight_codec));
+  }
+  if (v.engine.compresses_gradients() && ranks == 1) {
     refuse("zeropp.codecs.gradients only on several ranks", "1 rank");
+  }
+  if (v.engine.powersgd_rank > 0 && policy.reduce_at == zero::ReduceAt::kTwoHop) {
+    refuse("zeropp.reduce_at = micro_step for powersgd, which needs whole local gradients",
+           "two_hop");
   }
   if (v.engine.predivide != 0 && !policy.scheme.empty()) {
     refuse(fmt::format("gradient_predivide_factor unset with {}", policy.scheme),
@@ -318,10 +346,12 @@ void resolve_engine(const ConfigView& c, VariantConfig& v) {
     }
     e.predivide = c.get_double("gradient_predivide_factor");
   }
-  e.algorithm = c.has("zeropp.algorithm")
-                    ? hierarchy::parse_algorithm(c.get_string("zeropp.algorithm"))
-                : e.grad_codecs.empty() ? hierarchy::Algorithm::kRing
-                                        : hierarchy::Algorithm::kHierarchical;
+  const bool renews_secondary =
+      e.policy.gathers_units() && e.weight_codec && e.weight_codec->traits().difference;
+  e.algorithm =
+      c.has("zeropp.algorithm") ? hierarchy::parse_algorithm(c.get_string("zeropp.algorithm"))
+      : e.compresses_gradients() || renews_secondary ? hierarchy::Algorithm::kHierarchical
+                                                     : hierarchy::Algorithm::kRing;
   e.max_consecutive_skips = small_int(c, "zeropp.max_consecutive_skips");
   e.measure_gradient_error = c.get_bool("zeropp.measure.gradient_error");
   e.check_replicas = c.get_bool("zeropp.measure.replicas");
@@ -370,7 +400,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   resolve_policy(c, topology, v);
   resolve_codecs(c, topology, v);
   resolve_engine(c, v);
-  check_together(v, topology.ranks());
+  check_together(v, topology);
   v.resolved = resolved_json(config, v, topology);
   return v;
 }

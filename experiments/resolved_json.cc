@@ -71,7 +71,8 @@ std::string resolved_json(const Json& config, const VariantConfig& v,
   z["seq"] = e.seq;
   z["codecs"] = {{"weights", e.weight_codec ? v.weight_codec : "none"},
                  {"gradients", v.gradient_codecs}};
-  if (e.grad_codecs.empty()) z["codecs"]["gradients"] = "none";
+  if (e.powersgd_rank > 0) z["codecs"]["gradients"] = v.gradient_codecs.at(0);
+  if (!e.compresses_gradients()) z["codecs"]["gradients"] = "none";
   z.erase("secondary");
   if (v.secondary == "none" || !std::isdigit(static_cast<unsigned char>(v.secondary[0]))) {
     z["secondary"] = v.secondary;

@@ -8,6 +8,20 @@
 
 namespace zeropp::experiments {
 
+namespace {
+
+/// A decorated codec's '|' would end a cell.
+std::string escaped(const std::string& cell) {
+  std::string out;
+  for (const char c : cell) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string TextTable::text() const {
   std::vector<std::size_t> widths;
   for (const std::string& cell : header) widths.push_back(cell.size());
@@ -37,7 +51,7 @@ std::string TextTable::markdown() const {
   std::string out;
   const auto line = [&](const std::vector<std::string>& cells) {
     out += "|";
-    for (const std::string& cell : cells) out += " " + cell + " |";
+    for (const std::string& cell : cells) out += " " + escaped(cell) + " |";
     out += "\n";
   };
   line(header);

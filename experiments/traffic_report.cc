@@ -19,7 +19,7 @@ StepPrediction predict_run(const RunConfig& run, const VariantConfig& variant,
                            const std::function<bool(const zero::TensorSpec&)>& only = {}) {
   std::map<std::pair<bool, bool>, StepPrediction> kinds;
   StepPrediction total;
-  bool valid = false;
+  bool valid = starts_with_secondary(variant.engine);
   for (const StepRecord& step : outcome.steps) {
     const bool applied = !step.result.skipped;
     auto [it, fresh] = kinds.try_emplace({valid, applied});

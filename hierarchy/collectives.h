@@ -51,6 +51,8 @@ struct CallOptions {
   std::uint64_t seed = 0;  ///< Codec context.
   std::uint64_t step = 0;  ///< Step, or version of the weights.
   std::uint32_t micro = 0;
+  /// This rank's, for codecs with state. The keys of residuals are those of the contexts above:
+  /// a (tensor, hop) takes part in one call a micro-step.
   quant::CodecState* state = nullptr;
   std::uint64_t* underflow = nullptr;
 };
@@ -64,6 +66,10 @@ struct GatherTensor {
   /// Null: exact, the elements as they are (shard and out have the same dtype). Else every
   /// world chunk is encoded once by its holder, forwarded as bytes, and decoded by every rank,
   /// the holder too.
+  /// With CodecTraits::difference `shard` is fp32 differences and `out` holds what they are
+  /// differences to: every rank, the holder too, sets out = round(out + decoded), an fp32 sum
+  /// and one rounding to out's dtype. Copies of `out` that were equal stay equal to the bit.
+  /// Gathers alone know such codecs: no other collective has a reference (UsageError).
   const quant::Codec* codec = nullptr;
 };
 

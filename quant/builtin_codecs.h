@@ -15,6 +15,15 @@ std::vector<CodecEntry> cast_codecs();       ///< cast_codec.cc
 std::vector<CodecEntry> int_block_codecs();  ///< int_block_codec.cc
 std::vector<CodecEntry> float_codecs();      ///< float_codec.cc
 std::vector<CodecEntry> nvfp4_codecs();      ///< float_nvfp4_codec.cc
+std::vector<CodecEntry> delta_codecs();      ///< delta_codec.cc
+std::vector<CodecEntry> hadamard_codecs();   ///< hadamard_codec.cc
+std::vector<CodecEntry> eden_codecs();       ///< eden_codec.cc
+std::vector<CodecEntry> feedback_codecs();   ///< feedback_codec.cc
+std::vector<CodecEntry> ef21_codecs();       ///< ef21_codec.cc
+std::vector<CodecEntry> topk_codecs();       ///< topk_codec.cc
+std::vector<CodecEntry> sign_codecs();       ///< sign_codec.cc
+std::vector<CodecEntry> codebook_codecs();   ///< codebook_codec.cc
+std::vector<CodecEntry> lossless_codecs();   ///< lossless_codec.cc
 
 /// int1 .. int8 with bit planes, a minimum or another scale than fp32 (int_plane_codec.cc).
 CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& spec);

@@ -65,9 +65,13 @@ struct CodecTraits {
   bool fixed_rate = true;       ///< wire_bytes(n) is what is sent; else an upper bound.
   bool exact = false;           ///< A plain cast: its bytes are booked as `exact`.
   bool unbiased = false;        ///< E[decode] = x for finite x (stochastic rounding).
-  bool deterministic = true;    ///< Bytes depend on the values alone, not on the context.
+  bool deterministic = true;    ///< Bytes depend on the values (and state) alone.
   bool stateful = false;        ///< encode reads and writes CodecContext::state.
   bool receiver_state = false;  ///< Decoding does too: only the calls with a context work.
+  /// decode_sum adds before a linear transform is undone, and reduce_encode between codecs with
+  /// one transform never undoes it: equal to sums of decode up to fp32 roundings alone (2^-18
+  /// of the sum of the sources' absmax), with fewer transforms.
+  bool sums_transformed = false;
   /// What is encoded is the difference to a reference that the caller holds and adds to
   /// (`delta`): the codec itself only marks that, and codes the numbers it is given.
   bool difference = false;
@@ -75,18 +79,26 @@ struct CodecTraits {
   NanPolicy nan = NanPolicy::kPoisonBlock;
   /// |x - decode(encode(x))| <= max_error * absmax(block), finite x, one hop, up to the
   /// smallest subnormal (of the wire dtype, for casts) and up to `floor`.
+  /// Of stateful codecs: with a fresh state.
   double max_error = 0;
   double floor = 0;  ///< Absolute error that the smallest scale of the wire format may cause.
+  /// ||x - y||^2 <= (1 - contraction) ||x||^2 in every block of finite x, y what is decoded, up
+  /// to the absolute errors above: what error feedback needs. 0: not promised.
+  double contraction = 0;
+  /// decode into the dtype that travels gives the same bits, NaN payloads too.
+  bool lossless = false;
 };
 
 /// A map from a contiguous span of numbers to self-contained wire bytes and back. No
 /// communication inside; const and safe to use from any number of ranks at once.
 ///
-/// Promises, run over the whole registry by tests/quant/codec_contract_test.cc:
+/// Promises, checked by quant/contract: over the whole registry in the tests, over a plug-in by
+/// `zeropp codecs --check`:
 ///  - wire_bytes(n) depends on n alone; n = 0 and tails work.
 ///  - encode writes every byte it reports: no stale memory on the link.
 ///  - every instruction set and device gives the bytes of the scalar reference.
-///  - decode, decode_add, decode_sum and reduce_encode agree bit for bit with each other.
+///  - decode, decode_add, decode_sum and reduce_encode agree bit for bit with each other (but
+///    for CodecTraits::sums_transformed).
 ///  - decode stays inside its spans whatever the bytes are.
 class Codec {
  public:
@@ -117,12 +129,16 @@ class Codec {
                           MutView out) const;
 
   /// The same for codecs whose receivers keep state. `ctx` is the receiver's own: `sender` is
-  /// this rank, `part` and `level` are those of the wires. Each (tensor, part, level) is
-  /// decoded once a micro-step.
+  /// this rank, the rest is that of the wires. A sum always has its sources in the same places,
+  /// and each (tensor, part, level, second_hop) is decoded once a micro-step.
   virtual void decode_with(std::span<const std::byte> wire, const CodecContext& ctx,
                            MutView out) const;
   virtual void decode_sum_with(std::span<const std::span<const std::byte>> wires, float divisor,
                                const CodecContext& ctx, MutView out) const;
+
+  /// The codec that decodes these bytes as well: decorators that only encode differently say
+  /// the one behind them, so that fused kernels know it.
+  virtual const Codec& decoder() const { return *this; }
 
   /// Encodes that sum with `this`, having decoded the sources (n elements each) with `from`;
   /// one pass where both are block codecs. Equal to from.decode_sum into fp32, then encode.

@@ -15,7 +15,10 @@ std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"
 class Registry {
  public:
   Registry() {
-    for (auto* family : {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs}) {
+    for (auto* family :
+         {&cast_codecs, &int_block_codecs, &float_codecs, &nvfp4_codecs, &delta_codecs,
+          &hadamard_codecs, &eden_codecs, &feedback_codecs, &ef21_codecs, &topk_codecs,
+          &sign_codecs, &codebook_codecs, &lossless_codecs}) {
       for (CodecEntry& entry : family()) add(std::move(entry));
     }
   }
@@ -125,13 +128,22 @@ void register_codec(CodecEntry entry) { registry().add(std::move(entry)); }
 const std::vector<CodecEntry>& codec_entries() { return registry().entries(); }
 
 CodecPtr make_codec(std::string_view text, Dtype wire_dtype) {
+  constexpr auto kMostDecorators = 16;  // Each is a frame of this recursion and of every call.
+  if (std::count(text.begin(), text.end(), '|') > kMostDecorators) {
+    throw UsageError("codec", "at most 16 decorators", quoted(text.substr(0, 40)) + "...");
+  }
   if (const std::size_t bar = text.find('|'); bar != std::string_view::npos) {
     const std::string_view outer = text.substr(0, bar);
     const CodecEntry entry = registry().at(std::string(outer.substr(0, outer.find('('))));
     if (!entry.decorate) malformed(text, "a decorator before each '|', a codec after the last");
     const CodecSpec spec = parse_decorator(outer, entry);
     require_known_keys(entry, spec);
-    return entry.decorate(spec, make_codec(text.substr(bar + 1), wire_dtype));
+    const CodecPtr inner = make_codec(text.substr(bar + 1), wire_dtype);
+    if (inner->traits().difference) {
+      // Whoever takes the difference must see it in the codec that it was given.
+      malformed(text, "'delta' before all other decorators");
+    }
+    return entry.decorate(spec, inner);
   }
   const CodecSpec spec = parse(text);
   const CodecEntry entry = registry().at(spec.name);

@@ -23,19 +23,23 @@ std::string choice_arg(const CodecSpec& spec, const std::string& key, std::strin
   throw UsageError("codec " + spec.name, key + "=" + list, "'" + it->second + "'");
 }
 
-std::size_t block_arg(const CodecSpec& spec, std::size_t fallback, std::size_t least) {
-  const auto it = spec.args.find("block");
+std::size_t count_arg(const CodecSpec& spec, const std::string& key, std::size_t fallback,
+                      std::size_t least, std::size_t most) {
+  const auto it = spec.args.find(key);
   if (it == spec.args.end()) return fallback;
   const std::string& text = it->second;
-  std::size_t block = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), block);
-  if (error != std::errc{} || end != text.data() + text.size() || block < least ||
-      block > kMaxBlock) {
+  std::size_t x = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
+  if (error != std::errc{} || end != text.data() + text.size() || x < least || x > most) {
     throw UsageError("codec " + spec.name,
-                     "block=" + std::to_string(least) + " to " + std::to_string(kMaxBlock),
+                     key + "=" + std::to_string(least) + " to " + std::to_string(most),
                      "'" + text + "'");
   }
-  return block;
+  return x;
+}
+
+std::size_t block_arg(const CodecSpec& spec, std::size_t fallback, std::size_t least) {
+  return count_arg(spec, "block", fallback, least, kMaxBlock);
 }
 
 }  // namespace zeropp::quant

@@ -15,6 +15,10 @@ namespace zeropp::quant {
 std::string choice_arg(const CodecSpec& spec, const std::string& key, std::string fallback,
                        std::initializer_list<std::string_view> allowed);
 
+/// key=least to most, a whole number.
+std::size_t count_arg(const CodecSpec& spec, const std::string& key, std::size_t fallback,
+                      std::size_t least, std::size_t most);
+
 /// block=least to 2^30.
 std::size_t block_arg(const CodecSpec& spec, std::size_t fallback, std::size_t least = 1);
 

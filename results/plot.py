@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Draws the picture of a run from its summary.json: bytes between nodes, loss against exact.
+"""Draws pictures of results.
 
 usage: results/plot.py results/quickstart/summary.json results/quickstart/picture.svg
+           a run: bytes between nodes, loss against exact
+       results/plot.py codecs FILE.json PICTURE.svg|png
+           what `zeropp codecs --measure --json` printed: error against bits
 Needs matplotlib (Debian: python3-matplotlib); the program itself does not.
 """
 import json
@@ -15,6 +18,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 PARTS = [("payload", "coded payload", "#4477aa"), ("exact", "exact", "#bbbbbb"),
          ("scale", "scales", "#ee6677"), ("padding", "padding", "#222222")]
+MARKERS = "os^D"  # Ten colours each.
 
 
 def main(source, target):
@@ -56,7 +60,53 @@ def main(source, target):
     figure.savefig(target, metadata={"Date": None})
 
 
+def number(value):
+    """Non-finite floats travel as the strings "nan", "inf", "-inf"."""
+    return float(value)
+
+
+def codec_name(row):
+    """int4 of "hadamard(32)|int4:block=64"."""
+    return row["spec"].split("|")[-1].split(":")[0]
+
+
+def codecs(source, target):
+    with open(source, encoding="utf-8") as f:
+        rows = json.load(f)
+    names = sorted({codec_name(row) for row in rows})
+    groups = {}
+    for row in rows:
+        point = (number(row["bits_per_element"]), number(row["nmse"]), row)
+        group = groups.setdefault((row["data"], row["dtype"]), [])
+        if point[1] > 0:  # Exact ones have no place on a logarithmic axis.
+            group.append(point)
+    figure, axes = plt.subplots(len(groups), 1, squeeze=False, figsize=(9, 5 * len(groups)))
+    for ((data, dtype), points), plot in zip(groups.items(), axes[:, 0]):
+        for i, name in enumerate(names):
+            mine = [p for p in points if codec_name(p[2]) == name]
+            if mine:
+                plot.plot([p[0] for p in mine], [p[1] for p in mine], MARKERS[i // 10 % 4],
+                          color=f"C{i % 10}", markersize=5, label=name)
+            for bits, error, row in mine if len(rows) <= 20 else []:
+                plot.annotate(row["spec"], (bits, error), fontsize=7, xytext=(4, 3),
+                              textcoords="offset points")
+        if points:
+            plot.set_xscale("log", base=2)
+            plot.set_yscale("log")
+            plot.xaxis.set_major_formatter("{x:g}")
+            plot.legend(frameon=False, fontsize=8, ncols=2)
+        plot.set_title(f"{data}, {dtype}", fontsize=10)
+        plot.set_xlabel("bits sent per number, scales and padding counted")
+        plot.set_ylabel("NMSE")
+        plot.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(target, metadata={"Date": None} if target.endswith(".svg") else None)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) == 4 and sys.argv[1] == "codecs":
+        codecs(*sys.argv[2:])
+    elif len(sys.argv) == 3:
+        main(*sys.argv[1:])
+    else:
         sys.exit(__doc__)
-    main(*sys.argv[1:])

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "quant/codec_state.h"
 #include "quant/convert.h"
 #include "quant/error.h"
 #include "zero/engine/context.h"
@@ -25,6 +26,7 @@ class Engine::Impl {
   Impl(hierarchy::Comm& comm, const Model& model, MemoryLedger& memory,
        const EngineConfig& config, const Dataset* data)
       : context_{.comm = comm, .model = model, .memory = memory, .config = checked(config)},
+        codec_state_(&memory),
         data_(data),
         routes_((validate(context_), context_)),
         optimizer_(context_),
@@ -32,20 +34,25 @@ class Engine::Impl {
         gradients_(context_, routes_),
         scaler_(config.loss_scale),
         run_(model.start(&memory)) {
+    if (keeps_codec_state(config)) context_.codec_state = &codec_state_;
     context_.set_phase(Phase::kInit);
     optimizer_.initialise();
-    weights_.refresh();
+    weights_.initialise();
+    codec_state_.commit(quant::Role::kWeight);
   }
 
   StepResult train_step();
   double evaluate(std::uint64_t windows, bool deployed);
   std::vector<std::vector<float>> gather_state();
   std::string state_sha256();
-  void load_masters(const std::vector<std::vector<float>>& tensors);
+  void load_masters(const std::vector<std::vector<float>>& tensors,
+                    const WeightReference* reference);
+  WeightReference gather_reference();
   std::vector<std::vector<float>> gather_gradients();
   StateBytes formula() const;
 
   EngineContext context_;
+  quant::CodecState codec_state_;
   const Dataset* data_;
   RouteTable routes_;
   OptimizerState optimizer_;
@@ -67,6 +74,7 @@ class Engine::Impl {
   }
   double micro_step(float grad_scale);
   void apply(StepResult& result, double sum_squares);
+  void refresh_weights();
   void load_batch(int samples, std::uint64_t first, bool training);
 
   std::vector<std::int32_t> tokens_, targets_;
@@ -132,7 +140,8 @@ StepResult Engine::Impl::train_step() {
   const EngineConfig& c = context_.config;
   StepResult result;
   result.loss_scale = scaler_.scale();
-  gradients_.begin_step();
+  codec_state_.set_gradient_scale(static_cast<float>(scaler_.scale()));
+  gradients_.begin_step(scaler_.scale());
   const auto grad_scale = static_cast<float>(scaler_.scale() / c.gas);
   double loss = 0;
   for (context_.micro = 0; context_.micro < static_cast<std::uint32_t>(c.gas);
@@ -171,12 +180,20 @@ StepResult Engine::Impl::train_step() {
   return result;
 }
 
+/// What the masters' codec keeps belongs to the version that was sent, whatever becomes of the
+/// next step.
+void Engine::Impl::refresh_weights() {
+  weights_.refresh();
+  codec_state_.commit(quant::Role::kWeight);
+}
+
 void Engine::Impl::apply(StepResult& result, double sum_squares) {
   const EngineConfig& c = context_.config;
   result.grad_norm = std::sqrt(sum_squares) / scaler_.scale();
   result.lr = schedule_lr(c.schedule, c.optimizer.lr, context_.version);
   result.skipped = !std::isfinite(sum_squares);
   if (result.skipped) {
+    codec_state_.rollback(quant::Role::kGradient);
     ++skipped_;
     if (++consecutive_skips_ >= c.max_consecutive_skips) {
       throw std::runtime_error(fmt::format(
@@ -190,10 +207,12 @@ void Engine::Impl::apply(StepResult& result, double sum_squares) {
     if (c.clip > 0) divisor *= std::max(1.0, (result.grad_norm + 1e-6) / c.clip);
     optimizer_.update(static_cast<float>(divisor), result.lr, gradients_.modulus(),
                       [&](std::uint32_t t) { return gradients_.mean(t); });
+    codec_state_.commit(quant::Role::kGradient);
     ++context_.version;
     ++context_.updates;
-    weights_.refresh();
+    refresh_weights();
   }
+  gradients_.end_step(!result.skipped);
   scaler_.update(result.skipped);
 }
 
@@ -267,12 +286,25 @@ std::string Engine::Impl::state_sha256() {
   return sha.hex();
 }
 
-void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors) {
+void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors,
+                                const WeightReference* reference) {
   optimizer_.load(tensors);
   context_.updates = 0;
+  gradients_.forget();
   context_.set_phase(Phase::kInit);
-  weights_.invalidate_secondary();
-  weights_.refresh();
+  weights_.invalidate_copies();
+  codec_state_.clear();
+  if (reference != nullptr) weights_.set_reference(*reference);
+  refresh_weights();
+}
+
+WeightReference Engine::Impl::gather_reference() {
+  if (!routes_.codes_differences()) {
+    throw UsageError("gather_reference", "weights that travel through 'delta'", "no reference");
+  }
+  return {.versions = weights_.copy_versions(),
+          .tensors = gather_on_root(context_, 1,
+                                    [&](std::uint32_t t) { return weights_.copy_chunk(t); })};
 }
 
 std::vector<std::vector<float>> Engine::Impl::gather_gradients() {
@@ -316,11 +348,17 @@ void Engine::reset_times() {
   impl_->context_.math_seconds = 0;
   impl_->context_.comm.codec_seconds = 0;
 }
+quant::CodecState* Engine::codec_state() { return impl_->context_.codec_state; }
 StateBytes Engine::formula() const { return impl_->formula(); }
 std::string Engine::state_sha256() { return impl_->state_sha256(); }
 std::vector<std::vector<float>> Engine::gather_state() { return impl_->gather_state(); }
-void Engine::load_masters(const std::vector<std::vector<float>>& tensors) {
-  impl_->load_masters(tensors);
+void Engine::load_masters(const std::vector<std::vector<float>>& tensors,
+                          const WeightReference* reference) {
+  impl_->load_masters(tensors, reference);
+}
+WeightReference Engine::gather_reference() { return impl_->gather_reference(); }
+std::uint64_t Engine::unreferenced_gathers() const {
+  return impl_->weights_.unreferenced_gathers();
 }
 void Engine::keep_gradients(bool on) { impl_->keep_gradients_ = on; }
 std::vector<std::vector<float>> Engine::gather_gradients() { return impl_->gather_gradients(); }

@@ -41,7 +41,8 @@ struct EngineConfig {
   hierarchy::Algorithm algorithm = hierarchy::Algorithm::kRing;
   quant::CodecPtr weight_codec;  ///< qwZ; null = exact.
   std::vector<quant::CodecPtr>
-      grad_codecs;  ///< qgZ, one a level, innermost first; empty = exact.
+      grad_codecs;        ///< qgZ, one a level, innermost first; empty = exact.
+  int powersgd_rank = 0;  ///< PowerSGD (powersgd.h) in place of grad_codecs; 0 = off.
   ExactRule exact_weights, exact_grads;
   std::uint64_t reduce_bucket = 500'000'000;  ///< Elements.
   std::uint64_t gather_bucket = 500'000'000;  ///< Elements a weight gather at the step.
@@ -59,6 +60,20 @@ struct EngineConfig {
   bool measure_gradient_error = false;  ///< Also reduce exactly (role control) and compare.
   bool check_replicas = false;          ///< Law 3, at every gather and every step.
   Sabotage sabotage = Sabotage::kNone;
+
+  bool compresses_gradients() const { return !grad_codecs.empty() || powersgd_rank > 0; }
+};
+
+/// UsageError where a codec of differences (`delta`) has no reference that it could add to:
+/// gradients; stage 3 without a secondary at a level's group and hierarchical gathers; HSDP,
+/// MiCS. The engine calls it; readers of a config may, before there are ranks.
+void check_differences(const EngineConfig& config, const hierarchy::Topology& topology);
+
+/// What differences of weights are taken to: the replica of stages 1 and 2, the secondary at
+/// stage 3. Whole tensors in canonical order, so that any stage and any N can take it over.
+struct WeightReference {
+  std::vector<std::int64_t> versions;  ///< By tensor, of the weights it holds; -1: none.
+  std::vector<std::vector<float>> tensors;
 };
 
 /// How a tensor travels; what the results list as routes.
@@ -114,9 +129,22 @@ class Engine {
   /// Logical fp32 state on rank 0 (empty elsewhere): per tensor master | m | v. Collective.
   std::vector<std::vector<float>> gather_state();
   /// Overwrites masters (all ranks pass the whole tensors, canonical order), rounds parameters,
-  /// resets the optimizer (moments and their step count, not the schedule) and makes the
-  /// secondary stale. For golden tests and weight edits.
-  void load_masters(const std::vector<std::vector<float>>& tensors);
+  /// resets the optimizer (moments and their step count, not the schedule), forgets residuals
+  /// of codecs and makes the secondary stale. For golden tests and weight edits. With `delta`
+  /// the reference is lost too and each tensor's next gather is exact (unreferenced_gathers),
+  /// unless the caller has one. UsageError: a reference without `delta`, or of other sizes.
+  void load_masters(const std::vector<std::vector<float>>& tensors,
+                    const WeightReference* reference = nullptr);
+  /// The reference of `delta`, to be saved beside the masters: a run that loads both goes on
+  /// bit for bit. Tensors on rank 0 alone, versions on all. Collective (role control).
+  /// UsageError without `delta`.
+  WeightReference gather_reference();
+  /// Tensors that training gathered exactly because their reference was missing; the same on
+  /// every rank.
+  std::uint64_t unreferenced_gathers() const;
+  /// Residuals of this rank's stateful codecs, to save or restore between steps
+  /// (quant/codec_state.h); null if no codec has state. Evaluation never touches them.
+  quant::CodecState* codec_state();
   /// Mean gradients of the last step as reduced (before clip and unscale), whole tensors in
   /// fp32 on rank 0; kept only if keep_gradients(true). Collective.
   void keep_gradients(bool on);

@@ -34,8 +34,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--gas", options->gas, "micro-steps a step")->capture_default_str();
   command->add_flag("--json", options->json, "machine-readable result");
-  command->callback(
-      [options, &action] { action = [options] { return plan_command(*options, std::cout); }; });
+  with_plugins(command, action, [options] { return plan_command(*options, std::cout); });
 }
 
 }  // namespace zeropp::experiments

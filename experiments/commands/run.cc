@@ -28,7 +28,7 @@ Keys of "zeropp" (the prefix may be left out):
   cluster.nodes, cluster.ranks_per_node   ranks; or cluster.levels=[{"name","size"},...], innermost first
   cluster.preset     named cluster for time_model_s     model.{layers,width,heads,context,tied,...}
   data               kjv or a text file                 seq, steps, seeds   tokens a sample; a count or list
-  codecs.weights     qwZ: int8:block=2048, none         codecs.gradients    qgZ: spec or one a level
+  codecs.weights     qwZ: int8, delta|int4, none        codecs.gradients    qgZ: one spec, one a level, powersgd:rank=4
   secondary          hpZ: none or a level's name        hsdp_group          HSDP: a level's name or a size
   exact.weights, exact.gradients  {one_d, below, patterns}: what travels exact although there is a codec
   algorithm          ring, all_to_all, hierarchical     reduce_at           boundary, micro_step, two_hop
@@ -53,13 +53,11 @@ void add_run(CLI::App& app, Action& action) {
       ->type_name("NAME");
   command->add_flag("--json", options->json, "print summary.json instead of the table");
   command->allow_extras();
-  command->callback([options, transport, command, &action] {
+  with_plugins(command, action, [options, transport, command] {
     if (!transport->empty()) options->overrides.push_back("transport=" + *transport);
-    action = [options, extras = command->remaining()] {
-      for (const std::string& extra : extras) options->overrides.push_back(extra);
-      options->terminal = ::isatty(STDERR_FILENO) == 1;
-      return run_command(*options, std::cout, std::cerr);
-    };
+    for (const std::string& extra : command->remaining()) options->overrides.push_back(extra);
+    options->terminal = ::isatty(STDERR_FILENO) == 1;
+    return run_command(*options, std::cout, std::cerr);
   });
 }
 

@@ -12,7 +12,7 @@ constexpr const char* kHelp = R"(
 Trains toy models and compares runs that must agree bit for bit: stages 0, 1, 2, 3 and hpZ with each
 other (with the hierarchical algorithm HSDP and MiCS too), and every coded run with itself under other
 bucket sizes, prefetch and workers. By default a matrix that covers every pair of settings; --full runs
-all of them. Where something differs it names step, tensor and element. Exit code 1 if any law breaks.
+all of them. The codecs of a plug-in take part. Where something differs it names step, tensor and element. Exit code 1 if any law breaks.
 
   zeropp verify
   zeropp verify --filter zero++
@@ -33,9 +33,8 @@ void add_verify(CLI::App& app, Action& action) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command->add_flag("--json", options->json, "machine-readable result");
-  command->callback([options, &action] {
-    action = [options] { return verify::verify_command(*options, std::cout, std::cerr); };
-  });
+  with_plugins(command, action,
+               [options] { return verify::verify_command(*options, std::cout, std::cerr); });
 }
 
 }  // namespace zeropp::experiments

@@ -4,7 +4,10 @@
 
 #include <array>
 
+#include "experiments/codecs/catalog.h"
+#include "experiments/plugins.h"
 #include "quant/registry.h"
+#include "zero/powersgd.h"
 
 namespace zeropp::experiments::verify {
 
@@ -20,7 +23,16 @@ constexpr std::array kAlgorithms{Algorithm::kRing, Algorithm::kHierarchical,
 constexpr std::array kBuckets{"1", "7", "whole", "10x"};
 constexpr std::array kPrefetch{"0", "some", "all"};
 constexpr int kNode = -1;  // A group of the ranks of one node.
+constexpr auto kPowerSgd = "powersgd:rank=2";
 constexpr auto kInt4 = "int4:block=32,rounding=stochastic";
+constexpr auto kCorrelated = "int4:block=32,rounding=correlated";
+constexpr auto kTopK = "ef|topk:k=4,chunk=16";
+constexpr auto kDelta = "delta|int4:block=64";
+constexpr auto kStochasticDelta = "delta|int4:block=64,rounding=stochastic";
+constexpr auto kFeedback = "ef|int4:block=32";
+constexpr auto kLoco = "loco(reset=2)|hadamard(16)|int4:block=32";
+constexpr auto kEf21 = "hadamard(16)|ef21|int4:block=32";
+constexpr auto kEden = "hadamard(32,random=yes)|eden|int4:block=32";
 
 std::vector<Scheme> make_schemes() {
   const std::string micro = "exact micro_step", boundary = "exact boundary";
@@ -41,12 +53,13 @@ std::vector<Scheme> make_schemes() {
   mics.mics_group = kNode;
   auto two_hop = at(3, "two_hop");
   two_hop.mics_group = kNode;
-  return {
+  std::vector<Scheme> all = {
       {micro, "0", at(0, "micro_step"), "", "", false},
       {micro, "1", at(1, "micro_step"), "", "", false},
       {micro, "1 all-reduce", all_reduce, "", "", false},
       {micro, "2", at(2, ""), "", "", false},
       {micro, "3", at(3, ""), "", "", false},
+      {micro, "3 lossless", at(3, ""), "lossless", "", false},
       {micro, "3+hpZ node", hpz, "", "", false},
       {micro, "3+hpZ 2", hpz_pair, "", "", false},
       {micro, "HSDP", hsdp, "", "", true},
@@ -62,10 +75,48 @@ std::vector<Scheme> make_schemes() {
       {"zero++", "3", at(3, ""), "int8:block=64", "int4:block=32", false},
       {"zero++", "3+hpZ node", hpz, "int8:block=64", "int4:block=32", false},
       {"zero++", "2", at(2, ""), "int8:block=64", "int4:block=32", false},
+      {"delta", "1", at(1, "micro_step"), kDelta, "", false},
+      {"delta", "1 all-reduce", all_reduce, kDelta, "", false},
+      {"delta", "2", at(2, ""), kDelta, "", false},
+      {"delta", "3+hpZ node", hpz, kDelta, "", true},
+      {"delta zero++", "2", at(2, ""), kStochasticDelta, "int4:block=32", false},
+      {"delta zero++", "3+hpZ node", hpz, kStochasticDelta, "int4:block=32", true},
       {"stochastic int4", "3", at(3, ""), "", kInt4, false},
       {"stochastic int4", "2", at(2, ""), "", kInt4, false},
       {"stochastic int4", "0", at(0, "micro_step"), "", kInt4, false},
+      {"correlated int4", "3", at(3, ""), "", kCorrelated, false},
+      {"correlated int4", "2", at(2, ""), "", kCorrelated, false},
+      {"ef topk", "3", at(3, ""), "", kTopK, false},
+      {"ef topk", "2", at(2, ""), "", kTopK, false},
+      {"ef", "3", at(3, ""), "", kFeedback, false},
+      {"ef", "2", at(2, ""), "", kFeedback, false},
+      {"ef", "0", at(0, "micro_step"), "", kFeedback, false},
+      {"ef", "3+hpZ node", hpz, "", kFeedback, false},
+      {"ef boundary", "0", at(0, "boundary"), "", kFeedback, false},
+      {"ef boundary", "1", at(1, "boundary"), "", kFeedback, false},
+      {"loco", "3", at(3, ""), "", kLoco, false},
+      {"loco", "2", at(2, ""), "", kLoco, false},
+      {"loco MiCS", "MiCS", two_hop, "", kLoco, true},
+      {"ef21", "1", at(1, "micro_step"), "ef21|int8:block=64", kEf21, false},
+      {"ef21", "2", at(2, ""), "ef21|int8:block=64", kEf21, false},
+      {"eden", "3", at(3, ""), "", kEden, false},
+      {"eden", "0", at(0, "micro_step"), "", kEden, false},
+      {"powersgd micro_step", "0", at(0, "micro_step"), "", kPowerSgd, false},
+      {"powersgd micro_step", "1 all-reduce", all_reduce, "", kPowerSgd, false},
+      {"powersgd micro_step", "2", at(2, ""), "", kPowerSgd, false},
+      {"powersgd micro_step", "3+hpZ node", hpz, "", kPowerSgd, false},
+      {"powersgd micro_step", "HSDP", hsdp, "", kPowerSgd, true},
+      {"powersgd micro_step", "MiCS", mics, "", kPowerSgd, true},
+      {"powersgd boundary", "0", at(0, "boundary"), "", kPowerSgd, false},
+      {"powersgd boundary", "1", at(1, "boundary"), "", kPowerSgd, false},
   };
+  for (const Plugin& plugin : plugins()) {
+    for (const std::string& spec : example_specs(plugin.codecs)) {
+      all.push_back({"plug-in " + spec, "3", at(3, ""), spec, spec, false});
+      all.push_back({"plug-in " + spec, "2", at(2, ""), spec, spec, false});
+    }
+  }
+  return all;
 }
 
 int node_size(const Cell& cell) {
@@ -134,12 +185,18 @@ bool valid(const Cell& cell) {
   const Scheme& s = scheme_of(cell);
   const Topology& t = topologies()[static_cast<std::size_t>(cell.topology)];
   if (t.ranks() == 1 && !(s.weights.empty() && s.gradients.empty())) return false;
-  if (!s.gradients.empty() && algorithm_of(cell) == Algorithm::kRing) return false;
+  if (!s.gradients.empty() && zero::powersgd_rank(s.gradients) == 0 &&
+      algorithm_of(cell) == Algorithm::kRing) {
+    return false;
+  }
   if (s.hierarchical_only && algorithm_of(cell) != Algorithm::kHierarchical) return false;
   const bool grouped =
       s.request.secondary != 0 || s.request.hsdp_group != 0 || s.request.mics_group != 0;
   if (grouped && node_size(cell) < 2) return false;
   if (s.request.secondary == 2 && t.ranks() % 2 != 0) return false;
+  // Differences cross nodes: one node has nothing to send them to.
+  const bool renews = s.request.secondary != 0 && s.weights.rfind("delta", 0) == 0;
+  if (renews && node_size(cell) == t.ranks()) return false;
   return workers_of(cell) <= t.ranks();
 }
 
@@ -195,7 +252,9 @@ zero::EngineConfig engine_of(const Cell& cell, std::uint64_t parameters) {
   c.wire = p.wire;
   c.algorithm = algorithm_of(cell);
   if (!s.weights.empty()) c.weight_codec = quant::make_codec(s.weights, p.dtype);
-  for (int i = 0; !s.gradients.empty() && i < t.levels(); ++i) {
+  c.powersgd_rank = zero::powersgd_rank(s.gradients);
+  const bool coded = !s.gradients.empty() && c.powersgd_rank == 0;
+  for (int i = 0; coded && i < t.levels(); ++i) {
     c.grad_codecs.push_back(quant::make_codec(s.gradients, p.wire));
   }
   const std::array<std::uint64_t, 4> buckets{1, 7, parameters, 10 * parameters};

@@ -19,6 +19,7 @@ struct Scheme {
   std::string gradients;
   bool hierarchical_only = false;
 };
+/// With two for every example of a plug-in's codecs.
 const std::vector<Scheme>& schemes();
 
 /// One cell of the matrix. Fields are indices into the tables below.
@@ -42,7 +43,8 @@ hierarchy::Algorithm algorithm_of(const Cell& cell);
 bool tied_of(const Cell& cell);
 int workers_of(const Cell& cell);
 
-/// Impossible cells: coded gradients on a ring or on one rank, groups of one rank, ...
+/// Impossible cells: coded gradients on a ring or on one rank, groups of one rank, differences
+/// to a secondary that is the world's, ...
 bool valid(const Cell& cell);
 /// The cell that others of its family are compared with: first scheme, one worker, no prefetch,
 /// one bucket.

@@ -225,6 +225,11 @@ void all_to_all(Comm& comm, const CallOptions& options, const AllToAllArgs& args
   detail::check_elems("in", 0, elems, args.in.n);
   detail::check_elems("out", 0, elems, args.out.n);
   detail::check_exact_dtypes(args.codec, args.in.dtype, args.out.dtype);
+  detail::refuse_difference(args.codec, Collective::kAllToAll);
+  if (args.codec != nullptr && args.codec->traits().receiver_state) {
+    throw UsageError("collectives", "an all-to-all whose receivers keep no state",
+                     "'" + args.codec->spec() + "'");
+  }
   comm.transport.ledger().collective(plan.call);
   detail::HopAllToAll(comm, options, std::move(plan), args).run();
 }

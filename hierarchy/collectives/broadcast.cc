@@ -103,6 +103,7 @@ void broadcast(Comm& comm, const CallOptions& options, int root, quant::MutView 
     throw UsageError("collectives", fmt::format("a root in [0, {})", comm.size()),
                      std::to_string(root));
   }
+  detail::refuse_difference(codec, Collective::kBroadcast);
   comm.transport.ledger().collective(plan.call);
   if (data.n == 0) return;
   const detail::PieceWire wire({data.n, 1}, codec, data.dtype);
@@ -123,7 +124,8 @@ void broadcast(Comm& comm, const CallOptions& options, int root, quant::MutView 
   }
   message = run.run(message, room.span());
   const detail::CodecTimer timer(comm);
-  codec->decode(wire.take(data.n, message), data);
+  codec->decode_with(wire.take(data.n, message),
+                     detail::codec_context(options, 0, comm.rank(), 0, level), data);
 }
 
 }  // namespace zeropp::hierarchy

@@ -66,6 +66,17 @@ void check_exact_dtypes(const quant::Codec* codec, quant::Dtype in, quant::Dtype
                    fmt::format("{} and {}", quant::name(in), quant::name(out)));
 }
 
+bool is_difference(const quant::Codec* codec) {
+  return codec != nullptr && codec->traits().difference;
+}
+
+void refuse_difference(const quant::Codec* codec, Collective collective) {
+  if (!is_difference(codec)) return;
+  throw UsageError("collectives",
+                   "differences in an all_gather alone: nothing else adds to a reference",
+                   fmt::format("'{}' in a {}", codec->spec(), name(collective)));
+}
+
 const quant::Codec& cast_codec(quant::Dtype dtype) {
   static const std::array<quant::CodecPtr, 3> casts = {
       quant::make_codec(quant::name(quant::Dtype::kF32)),

@@ -44,6 +44,11 @@ void check_elems(const char* what, std::uint32_t tensor, std::size_t expected,
 /// UsageError: a gather without codec moves elements as they are, so both ends have one dtype.
 void check_exact_dtypes(const quant::Codec* codec, quant::Dtype in, quant::Dtype out);
 
+/// The codec (may be null) marks differences to a reference.
+bool is_difference(const quant::Codec* codec);
+/// UsageError for such a codec in a collective that adds to no reference.
+void refuse_difference(const quant::Codec* codec, Collective collective);
+
 /// The cast to a dtype: what "exact in the wire dtype" sends.
 const quant::Codec& cast_codec(quant::Dtype dtype);
 /// True if encoding elements of that dtype with the codec copies their bytes.

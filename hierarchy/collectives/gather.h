@@ -53,23 +53,28 @@ class GatherBlocks {
     GatherTensor tensor;
     ChunkMap map;
     PieceWire wire;
+    bool adds = false;  ///< What is decoded is added to `out`.
   };
   struct Single {
     const Item* item = nullptr;
     Piece piece;
   };
-  void write(const Item& item, Piece p, std::span<const std::byte> bytes) const;
+  void write(const Item& item, Piece p, std::span<const std::byte> bytes);
   /// The block's only piece if it is exact, else no item.
   Single single(int residue) const;
+  void add(const quant::Codec& codec, std::span<const std::byte> wire, quant::MutView out);
 
   Comm& comm_;
   CallOptions options_;
   CallPlan plan_;
+  int level_;  ///< Of the codecs' contexts.
   std::vector<Item> items_;
   std::vector<quant::WireBytes> blocks_;  ///< By residue; upper bounds if variable_.
   bool variable_ = false;
   bool coded_ = false;
   bool streams_ = false;
+  std::size_t difference_elems_ = 0;  ///< Of the largest decoded difference of 16-bit elements.
+  quant::Tensor difference_;          ///< It, from the first one on.
 };
 
 /// The front of all gathers: `plan.call` says what they are booked as.

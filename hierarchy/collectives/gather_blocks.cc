@@ -1,7 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 #include "hierarchy/collectives/copy.h"
 #include "hierarchy/collectives/gather.h"
+#include "quant/convert.h"
+#include "quant/error.h"
 
 namespace zeropp::hierarchy::detail {
 namespace {
@@ -10,19 +15,29 @@ void check(const GatherTensor& t, const ChunkMap& map, const CallPlan& plan, int
   check_elems("shard", t.tensor, shard_elems(map, plan.fine, rank), t.shard.n);
   check_elems("out", t.tensor, shard_elems(map, plan.coarse, rank), t.out.n);
   check_exact_dtypes(t.codec, t.shard.dtype, t.out.dtype);
+  if (is_difference(t.codec) && t.shard.dtype != quant::Dtype::kF32) {
+    throw UsageError("collectives", fmt::format("fp32 differences for '{}'", t.codec->spec()),
+                     std::string(quant::name(t.shard.dtype)));
+  }
 }
 
 }  // namespace
 
 GatherBlocks::GatherBlocks(Comm& comm, const CallOptions& options, CallPlan plan,
                            std::span<const GatherTensor> tensors)
-    : comm_(comm), options_(options), plan_(std::move(plan)) {
+    : comm_(comm),
+      options_(options),
+      plan_(std::move(plan)),
+      level_(hop_level(comm.transport.topology(), plan_.fine)) {
   items_.reserve(tensors.size());
   std::size_t written = 0;
   for (const GatherTensor& t : tensors) {
     const ChunkMap map{t.numel, comm.size()};
     check(t, map, plan_, comm.rank());
-    items_.push_back({t, map, PieceWire(map, t.codec, t.shard.dtype)});
+    items_.push_back({t, map, PieceWire(map, t.codec, t.shard.dtype), is_difference(t.codec)});
+    if (items_.back().adds && t.out.dtype != quant::Dtype::kF32) {
+      difference_elems_ = std::max(difference_elems_, map.chunk_elems());
+    }
     variable_ |= items_.back().wire.framed();
     coded_ |= t.codec != nullptr;
     written += t.out.bytes();
@@ -79,23 +94,27 @@ std::span<std::byte> GatherBlocks::direct_place(int residue) const {
 
 std::size_t GatherBlocks::pack(std::span<std::byte> to) {
   const CodecTimer timer(comm_, coded_);
-  const int level = hop_level(comm_.transport.topology(), plan_.fine);
   std::size_t at = 0;
   quant::WireBytes booked;
   for (const Item& item : items_) {
     for_pieces(item.map, plan_.fine, own_residue(), [&](Piece p) {
       const auto x = item.tensor.shard.slice(local_offset(item.map, plan_.fine, p.chunk), p.n);
-      const auto context = codec_context(options_, item.tensor.tensor, p.chunk, p.chunk, level);
+      const auto context =
+          codec_context(options_, item.tensor.tensor, p.chunk, p.chunk, level_);
       at += item.wire.encode(x, context, to.subspan(at), booked);
     });
   }
   return at;
 }
 
-void GatherBlocks::write(const Item& item, Piece p, std::span<const std::byte> bytes) const {
+void GatherBlocks::write(const Item& item, Piece p, std::span<const std::byte> bytes) {
   const auto out = item.tensor.out.slice(local_offset(item.map, plan_.coarse, p.chunk), p.n);
-  if (item.tensor.codec != nullptr) {
-    item.tensor.codec->decode(bytes, out);
+  if (item.adds) {
+    add(*item.tensor.codec, bytes, out);
+  } else if (item.tensor.codec != nullptr) {
+    const auto context =
+        codec_context(options_, item.tensor.tensor, comm_.rank(), p.chunk, level_);
+    item.tensor.codec->decode_with(bytes, context, out);
   } else {
     copy(out.as_bytes().data(), bytes.data(), bytes.size(), streams_);
   }
@@ -122,6 +141,21 @@ void GatherBlocks::unpack_all(std::span<std::span<const std::byte>> blocks) {
       write(item, p, item.wire.take(p.n, block(p.chunk)));
     });
   }
+}
+
+void GatherBlocks::add(const quant::Codec& codec, std::span<const std::byte> wire,
+                       quant::MutView out) {
+  if (out.dtype == quant::Dtype::kF32) {
+    codec.decode_add(wire, {static_cast<float*>(out.data), out.n});
+    return;
+  }
+  if (!difference_) {
+    difference_ = {comm_.memory, quant::MemoryKind::kComm, quant::Dtype::kF32,
+                   difference_elems_};
+  }
+  const quant::MutView decoded = difference_.view().slice(0, out.n);
+  codec.decode(wire, decoded);
+  quant::accumulate(out, decoded);
 }
 
 quant::WireBytes GatherBlocks::book(int residue, std::span<const std::byte>& rest) const {

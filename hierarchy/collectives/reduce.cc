@@ -39,6 +39,9 @@ void check_reduce(const ReduceCall& call) {
       throw UsageError("collectives", fmt::format("{} codecs, one a level, or none", levels),
                        std::to_string(t.codecs.size()));
     }
+    for (const quant::Codec* codec : t.codecs) {
+      refuse_difference(codec, call.plan.call.collective);
+    }
     const bool coded = std::any_of(t.codecs.begin(), t.codecs.end(),
                                    [](const quant::Codec* codec) { return codec != nullptr; });
     if (coded && call.options.algorithm == Algorithm::kRing) {

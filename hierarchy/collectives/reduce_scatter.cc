@@ -248,7 +248,8 @@ class HopReduce {
         own_raw_.keep(tensor.tensor, p.chunk, sum);
         return to.encode(sum, context(tensor, p, hop_), place);
       }
-      return encode_sum(from, to, wires, p.n, by, context(tensor, p, hop_), place);
+      return encode_sum(from, to, wires, p.n, by, context(tensor, p, hop_ - 1),
+                        context(tensor, p, hop_), place);
     });
   }
 
@@ -266,7 +267,7 @@ class HopReduce {
                                          own_input(t, p), divisor(hop_), p.n);
         rounder_.round(sum, out);
       } else if (rounder_.is_plain(out.dtype)) {
-        decode_sum(codec, wires, divisor(hop_), out);
+        decode_sum(codec, wires, divisor(hop_), context(tensor, p, hop_), out);
       } else {
         const std::size_t bytes = p.n * size_of(Dtype::kF32);
         if (scratch.bytes() < bytes) {
@@ -274,7 +275,7 @@ class HopReduce {
           scratch = {call_.comm.memory, quant::MemoryKind::kComm, bytes};
         }
         const MutView sum{scratch.data(), Dtype::kF32, p.n};
-        decode_sum(codec, wires, divisor(hop_), sum);
+        decode_sum(codec, wires, divisor(hop_), context(tensor, p, hop_), sum);
         rounder_.round(sum, out);
       }
     });

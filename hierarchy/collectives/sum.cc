@@ -48,9 +48,10 @@ bool takes_streams(const quant::Codec& codec, Wires wires, quant::MutView out) {
 
 }  // namespace
 
-void decode_sum(const quant::Codec& codec, Wires wires, float divisor, quant::MutView out) {
+void decode_sum(const quant::Codec& codec, Wires wires, float divisor,
+                const quant::CodecContext& receiver, quant::MutView out) {
   if (!takes_streams(codec, wires, out)) {
-    codec.decode_sum(wires, divisor, out);
+    codec.decode_sum_with(wires, divisor, receiver, out);
     return;
   }
   Sum sum{.sources = {}, .count = wires.size(), .divisor = divisor};
@@ -64,13 +65,18 @@ void decode_sum(const quant::Codec& codec, Wires wires, float divisor, quant::Mu
 }
 
 std::size_t encode_sum(const quant::Codec& from, const quant::Codec& to, Wires wires,
-                       std::size_t n, float divisor, const quant::CodecContext& context,
-                       std::span<std::byte> place) {
-  if (!is_aligned(place.data()) || !is_copy(to, Dtype::kF32)) {
-    return to.reduce_encode(from, wires, n, divisor, context, place);
+                       std::size_t n, float divisor, const quant::CodecContext& receiver,
+                       const quant::CodecContext& sender, std::span<std::byte> place) {
+  if (is_aligned(place.data()) && is_copy(to, Dtype::kF32)) {
+    decode_sum(from, wires, divisor, receiver, {place.data(), Dtype::kF32, n});
+    return n * size_of(Dtype::kF32);
   }
-  decode_sum(from, wires, divisor, {place.data(), Dtype::kF32, n});
-  return n * size_of(Dtype::kF32);
+  if (from.traits().receiver_state) {
+    quant::Tensor sum(nullptr, quant::MemoryKind::kWorkspace, Dtype::kF32, n);
+    from.decode_sum_with(wires, divisor, receiver, sum.view());
+    return to.encode(sum.view(), sender, place);
+  }
+  return to.reduce_encode(from.decoder(), wires, n, divisor, sender, place);
 }
 
 }  // namespace zeropp::hierarchy::detail

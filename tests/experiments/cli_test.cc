@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/json_io.h"
-#include "tests/experiments/temp_dir.h"
+#include "tests/experiments/cli_support.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -23,34 +23,9 @@ constexpr const char* kConfig = R"({
              "model": {"layers": 1, "width": 8, "heads": 1, "context": 8},
              "steps": 2, "eval": {"windows": 2}}})";
 
-class Cli : public testing::Test {
- protected:
-  /// Runs `zeropp <args>` in the test's folder.
-  int run(const std::string& args) {
-    return shell(std::string("'") + ZEROPP_PROGRAM + "' " + args);
-  }
-  int shell(const std::string& command) {
-    const std::string line =
-        "cd '" + dir_.path().string() + "' && { " + command + "; } >stdout.txt 2>stderr.txt";
-    const int status = std::system(line.c_str());  // NOLINT: a shell is what we test from.
-    out_ = read_text(dir_.path() / "stdout.txt");
-    err_ = read_text(dir_.path() / "stderr.txt");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  void expect_one_line(const std::string& words) {
-    EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
-    EXPECT_THAT(err_, testing::StartsWith("zeropp: ["));
-    EXPECT_THAT(err_, HasSubstr(words));
-    EXPECT_EQ(out_, "");
-  }
-  bool written() const { return fs::exists(dir_.path() / "out"); }
-
-  TempDir dir_;
-  std::string out_, err_;
-};
-
 TEST_F(Cli, HelpTeachesAndSucceeds) {
-  for (const char* args : {"--help", "run --help", "verify --help", "plan --help"}) {
+  for (const char* args :
+       {"--help", "run --help", "verify --help", "plan --help", "codecs --help"}) {
     EXPECT_EQ(run(args), 0) << args;
     EXPECT_THAT(out_, HasSubstr("zeropp ")) << args;
     EXPECT_EQ(err_, "");

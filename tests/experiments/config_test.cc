@@ -212,6 +212,20 @@ TEST(Config, VariantsPatchTheBase) {
   EXPECT_NE(run.variants[0].hash, run.variants[1].hash);
 }
 
+TEST(Config, DifferencesAtStage3AreHierarchicalUnlessAsked) {
+  const auto algorithm = [](const std::string& more) {
+    return parse_one(with(more)).engine.algorithm;
+  };
+  const std::string delta = R"("codecs": {"weights": "delta|int4:block=2048"})";
+  EXPECT_EQ(algorithm(R"("zero_optimization": {"stage": 3}, "zeropp": {"secondary": "node", )" +
+                      delta + "}"),
+            hierarchy::Algorithm::kHierarchical);
+  EXPECT_EQ(algorithm(R"("zero_optimization": {"stage": 2}, "zeropp": {)" + delta + "}"),
+            hierarchy::Algorithm::kRing);
+  EXPECT_EQ(algorithm(R"("zero_optimization": {"stage": 3}, "zeropp": {"secondary": "node"})"),
+            hierarchy::Algorithm::kRing);
+}
+
 TEST(Config, SeedsAreAListOrACount) {
   EXPECT_THAT(parse(with(R"("zeropp": {"seeds": 3})")).seeds, ElementsAre(1u, 2u, 3u));
   EXPECT_THAT(parse(with(R"("zeropp": {"seeds": [7, 0]})")).seeds, ElementsAre(7u, 0u));

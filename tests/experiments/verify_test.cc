@@ -72,6 +72,9 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{zero::Sabotage::kReverseOrder, "exact micro_step", "3", "tensor"},
         Broken{zero::Sabotage::kReverseOrder, "exact boundary", "1", "tensor"},
         Broken{zero::Sabotage::kStaleSecondary, "exact micro_step", "3+hpZ node", "tensor"},
+        Broken{zero::Sabotage::kStaleSecondary, "delta", "3+hpZ node", "tensor"},
+        Broken{zero::Sabotage::kDivergentReplica, "delta", "3+hpZ node", "ranks 0 and 1"},
+        Broken{zero::Sabotage::kDivergentReplica, "delta", "2", "ranks 0 and 1"},
         Broken{zero::Sabotage::kOwnUnrounded, "zero++", "3", "tensor"},
         Broken{zero::Sabotage::kOwnUnrounded, "stochastic int4", "2", "element"},
         Broken{zero::Sabotage::kDivergentReplica, "exact micro_step", "3", "ranks 0 and 1"}));

@@ -1,8 +1,11 @@
 // All-gather: every algorithm, codec, dtype and shape against chunks encoded and decoded one by
-// one, and pending gathers, buckets and shards in between.
+// one, and pending gathers, buckets, shards in between and differences to what is there
+// already.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "quant/error.h"
@@ -27,6 +30,13 @@ struct GatherProblem {
       x[i] = value(tensor, static_cast<std::uint64_t>(block), i);
     }
     return x;
+  }
+  /// What `out` holds before: of use to differences alone, NaN without them.
+  bool difference() const { return codec.rfind("delta|", 0) == 0; }
+  std::vector<float> reference() const {
+    std::vector<float> x(numel);
+    for (std::size_t i = 0; i < numel; ++i) x[i] = 3 * value(tensor, 77, i);
+    return Array(out, x).floats();
   }
 };
 
@@ -57,6 +67,10 @@ Array expected(const GatherProblem& p, const Topology& t, const CallOptions& o, 
       codec->decode(wire, quant::mut_view(std::span(all).subspan(begin, end - begin)));
     }
   }
+  if (p.difference()) {
+    const std::vector<float> reference = p.reference();
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = reference[i] + all[i];
+  }
   return {p.out, cut(all, world, o.coarse, rank)};
 }
 
@@ -70,7 +84,8 @@ std::vector<Array> gather(Comm& comm, const CallOptions& o,
   for (const GatherProblem& p : problems) {
     const auto whole = p.whole(comm.rank() / fine);
     shards.emplace_back(p.in, cut(whole, comm.size(), fine, comm.rank()));
-    outs.emplace_back(p.out, cut(whole, comm.size(), o.coarse, comm.rank()).size());
+    const auto before = cut(p.reference(), comm.size(), o.coarse, comm.rank());
+    outs.push_back(p.difference() ? Array(p.out, before) : Array(p.out, before.size()));
     codecs.push_back(p.codec.empty() ? nullptr : quant::make_codec(p.codec, p.in));
   }
   for (std::size_t i = 0; i < problems.size(); ++i) {
@@ -118,7 +133,8 @@ const std::vector<std::string> kCodecs = {"",
                                           "fp16",
                                           "int8:block=32",
                                           "int4:block=16,rounding=stochastic",
-                                          "int4:block=128"};
+                                          "int4:block=128",
+                                          "delta|int4:block=16,rounding=stochastic"};
 const std::vector<std::size_t> kSizes = {0, 1, 3, 35, 1000, 4097};
 
 TEST(AllGather, EveryAlgorithmCodecAndSizeInTheWorld) {
@@ -146,6 +162,7 @@ TEST(AllGather, EveryDtypeInAndOut) {
         check(topology({2, 3}), o,
               {{.numel = 35, .in = in, .out = out, .codec = "int8:block=8"}});
       }
+      check(topology({2, 3}), o, {{.numel = 35, .out = in, .codec = "delta|int8:block=8"}});
     }
   }
 }
@@ -183,7 +200,9 @@ TEST(AllGather, BucketsDoNotChangeValues) {
       {.tensor = 1, .numel = 3, .in = Dtype::kBF16, .out = Dtype::kBF16},
       {.tensor = 2, .numel = 0},
       {.tensor = 3, .numel = 35, .in = Dtype::kBF16, .out = Dtype::kF32, .codec = "int8"},
-      {.tensor = 4, .numel = 97}};
+      {.tensor = 4, .numel = 97},
+      {.tensor = 5, .numel = 61, .out = Dtype::kBF16, .codec = "delta|int4:block=16"},
+      {.tensor = 6, .numel = 7, .out = Dtype::kF16, .codec = "delta|bf16"}};
   const Topology t = topology({3, 2});
   for (const Algorithm algorithm : kAlgorithms) {
     const CallOptions o{.algorithm = algorithm, .seed = 1};
@@ -250,6 +269,63 @@ TEST(AllGather, ReplicasOfAShardDecodeTheSameWeights) {
     return out;
   });
   for (const auto& outs : found) EXPECT_TRUE(outs[0] == found[0][0]);
+}
+
+// SDP4Bit's loop: each rank sends master - copy for its shard. Copies stay equal to the bit on
+// every rank, and what one round loses the next one sends.
+TEST(AllGather, DifferencesKeepCopiesEqualAndConverge) {
+  const Topology t = topology({2, 3});
+  const std::size_t numel = 101;
+  const auto codec = quant::make_codec("delta|int4:block=32");
+  for (const Algorithm algorithm : kAlgorithms) {
+    std::vector<double> worst(6, 0.0);
+    const auto found = on_ranks(t, [&](Comm& comm) {
+      std::vector<Array> out{Array(Dtype::kF32, std::vector<float>(numel, 0.0F))};
+      const GatherProblem p{.tensor = 3, .numel = numel};
+      const auto master = cut(p.whole(0), 6, 6, comm.rank());
+      for (double& error : worst) {
+        auto d = cut(out[0].floats(), 6, 6, comm.rank());
+        for (std::size_t i = 0; i < d.size(); ++i) d[i] = master[i] - d[i];
+        const GatherTensor tensor{p.tensor, numel, quant::view(d), out[0].mut(), codec.get()};
+        all_gather(comm, {.algorithm = algorithm}, std::span(&tensor, 1));
+        const auto copy = cut(out[0].floats(), 6, 6, comm.rank());
+        for (std::size_t i = 0; i < copy.size(); ++i) {
+          error = std::max(error, std::fabs(double{master[i]} - copy[i]));
+        }
+      }
+      return out;
+    });
+    for (const auto& copy : found) EXPECT_TRUE(copy[0] == found[0][0]) << name(algorithm);
+    EXPECT_GT(worst[0], 1e-2);  // One round of four bits.
+    for (std::size_t i = 1; i < worst.size(); ++i) {
+      EXPECT_LE(worst[i], worst[i - 1] / 13 + 1e-7) << name(algorithm) << " round " << i;
+    }
+  }
+}
+
+TEST(AllGather, DifferencesAreForGathersAlone) {
+  spawn(topology({2}), {}, [](hierarchy::Transport& transport) {
+    Comm comm{.transport = transport};
+    const auto codec = quant::make_codec("delta|int4");
+    std::vector<float> one(1, 1.0F), two(2, 1.0F);
+    Array half(Dtype::kBF16, std::vector<float>{1.0F});
+    const GatherTensor bf16{0, 2, half.view(), quant::mut_view(two), codec.get()};
+    EXPECT_THROW(all_gather(comm, {}, std::span(&bf16, 1)), UsageError);
+    EXPECT_THROW(broadcast(comm, {}, 0, quant::mut_view(two), codec.get()), UsageError);
+    EXPECT_THROW(all_to_all(comm, {},
+                            {.in = quant::view(two),
+                             .out = quant::mut_view(two),
+                             .n = 1,
+                             .codec = codec.get()}),
+                 UsageError);
+    const quant::Codec* codecs[] = {codec.get()};
+    const hierarchy::ReduceTensor tensor{
+        .numel = 2, .in = quant::view(two), .out = quant::mut_view(one), .codecs = codecs};
+    EXPECT_THROW(reduce_scatter(comm, {}, {}, std::span(&tensor, 1)), UsageError);
+    const hierarchy::ReduceTensor whole{
+        .numel = 2, .in = quant::view(two), .out = quant::mut_view(two), .codecs = codecs};
+    EXPECT_THROW(all_reduce(comm, {}, {}, std::span(&whole, 1)), UsageError);
+  });
 }
 
 TEST(AllGather, RefusesWhatItCannotDo) {

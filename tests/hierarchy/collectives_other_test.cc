@@ -52,8 +52,8 @@ TEST(AllToAll, BlocksArriveDecodedOnce) {
   for (const auto& fan_outs : kTopologies) {
     const Topology t = topology(fan_outs);
     for (const Algorithm algorithm : {Algorithm::kAllToAll, Algorithm::kHierarchical}) {
-      for (const char* spec :
-           {"", "int8:block=8", "int4:block=8,rounding=stochastic", "non_zero"}) {
+      for (const char* spec : {"", "int8:block=8", "int4:block=8,rounding=stochastic",
+                               "non_zero", "lossless", "topk:k=3,chunk=10"}) {
         for (const std::size_t n : {0, 1, 3, 35}) {
           const auto codec = make(spec);
           const auto found = on_ranks(t, [&](Comm& comm) {
@@ -90,7 +90,8 @@ TEST(Broadcast, EveryoneEndsWithWhatTheRootSent) {
     const Topology t = topology(fan_outs);
     for (const Algorithm algorithm :
          {Algorithm::kRing, Algorithm::kAllToAll, Algorithm::kHierarchical}) {
-      for (const char* spec : {"", "int4:block=8,rounding=stochastic", "non_zero"}) {
+      for (const char* spec :
+           {"", "int4:block=8,rounding=stochastic", "non_zero", "lossless"}) {
         for (int root = 0; root < t.ranks(); ++root) {
           const auto codec = make(spec);
           const std::size_t n = root % 4 == 3 ? 0 : 37;
@@ -160,9 +161,17 @@ std::vector<float> sparse(int rank, std::size_t n) {
   return x;
 }
 
-TEST(VariableRate, GathersAreLossless) {
-  const auto codec = non_zero_codec();
+std::vector<std::pair<std::vector<int>, std::string>> variable_cases() {
+  std::vector<std::pair<std::vector<int>, std::string>> cases;
   for (const auto& fan_outs : kTopologies) {
+    for (const char* spec : {"non_zero", "lossless"}) cases.emplace_back(fan_outs, spec);
+  }
+  return cases;
+}
+
+TEST(VariableRate, GathersAreLossless) {
+  for (const auto& [fan_outs, spec] : variable_cases()) {
+    const auto codec = make(spec);
     const Topology t = topology(fan_outs);
     for (const Algorithm algorithm :
          {Algorithm::kRing, Algorithm::kAllToAll, Algorithm::kHierarchical}) {
@@ -186,8 +195,8 @@ TEST(VariableRate, GathersAreLossless) {
 
 TEST(VariableRate, ReductionsEqualTheFixedRate) {
   // The codec is lossless, so it must give what fp32 on the wire gives.
-  const auto codec = non_zero_codec();
-  for (const auto& fan_outs : kTopologies) {
+  for (const auto& [fan_outs, spec] : variable_cases()) {
+    const auto codec = make(spec);
     const Topology t = topology(fan_outs);
     for (const Algorithm algorithm : {Algorithm::kAllToAll, Algorithm::kHierarchical}) {
       const std::vector<const quant::Codec*> codecs(fan_outs.size(), codec.get());
@@ -205,6 +214,38 @@ TEST(VariableRate, ReductionsEqualTheFixedRate) {
       };
       EXPECT_TRUE(reduce(codecs) == reduce({})) << name(algorithm) << " N=" << t.ranks();
     }
+  }
+}
+
+TEST(VariableRate, EmptyPayloadsTravelAsTheirSizes) {
+  // Zeros are no bytes at all: messages hold a u64 a piece, booked as metadata.
+  const auto codec = quant::make_codec("lossless");
+  for (const Algorithm algorithm :
+       {Algorithm::kRing, Algorithm::kAllToAll, Algorithm::kHierarchical}) {
+    spawn(topology({2, 2}), {.workers = 1}, [&](Transport& transport) {
+      Comm comm{.transport = transport};
+      const std::vector<float> zeros(40);
+      std::vector<float> whole(40, NAN), shard(10, NAN), all(40, NAN);
+      const CallOptions options{.algorithm = algorithm};
+      const hierarchy::GatherTensor gather{0, 40, quant::view(zeros).slice(0, 10),
+                                           quant::mut_view(whole), codec.get()};
+      all_gather(comm, options, std::span(&gather, 1));
+      broadcast(comm, options, 1, quant::mut_view(whole), codec.get());
+      EXPECT_EQ(whole, zeros);
+      if (algorithm != Algorithm::kRing) {
+        const std::vector<const quant::Codec*> codecs(2, codec.get());
+        const hierarchy::ReduceTensor reduce{0, 40, quant::view(zeros), quant::mut_view(shard),
+                                             codecs};
+        reduce_scatter(comm, options, {}, std::span(&reduce, 1));
+        EXPECT_EQ(shard, std::vector<float>(10));
+        all_to_all(comm, options, {quant::view(zeros), quant::mut_view(all), 10, codec.get()});
+        EXPECT_EQ(all, zeros);
+      }
+      for (const auto& e : comm.transport.ledger().entries()) {
+        EXPECT_EQ(e.sent.bytes, (quant::WireBytes{.scale = e.sent.bytes.scale}));
+        EXPECT_EQ(e.sent.bytes.scale % 8, 0U);
+      }
+    });
   }
 }
 

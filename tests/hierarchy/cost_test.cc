@@ -20,12 +20,17 @@ const std::vector<std::vector<int>> kFew = {{1},    {2},       {3, 2}, {4, 2},
 const std::vector<std::vector<std::size_t>> kBuckets = {{1},   {5},        {64},
                                                         {131}, {3, 0, 47}, {1000, 7}};
 const std::vector<std::string> kSpecs = {
-    "", "bf16", "int8", "int8:block=16", "int4:block=16", "int4", "non_zero"};
+    "",     "bf16",     "int8",       "int8:block=16", "int4:block=16",
+    "int4", "non_zero", "delta|int4", "lossless",      "topk:k=3,chunk=16"};
 int cases = 0;
 
 quant::CodecPtr make(const std::string& spec) {
   if (spec.empty()) return nullptr;
   return spec == "non_zero" ? non_zero_codec() : quant::make_codec(spec);
+}
+bool is_variable(const std::string& spec) {
+  const auto codec = make(spec);
+  return codec && !codec->traits().fixed_rate;
 }
 
 /// Every pair coarse | fine | N.
@@ -89,7 +94,7 @@ void gathers(Comm& comm, const CallOptions& o, const std::string& spec,
   const hierarchy::Ledger before = comm.transport.ledger();
   all_gather(comm, o, tensors);
   compare(comm, before, all_gather_cost(comm.transport.topology(), comm.rank(), o, shapes),
-          spec == "non_zero", "all_gather " + describe(o, comm.size(), spec, bucket));
+          is_variable(spec), "all_gather " + describe(o, comm.size(), spec, bucket));
 }
 
 void reductions(Comm& comm, const CallOptions& o, const std::vector<std::string>& specs,
@@ -151,7 +156,12 @@ TEST(Cost, AllGatherEqualsTheLedger) {
 
 TEST(Cost, ReductionsEqualTheLedger) {
   const std::vector<std::vector<std::string>> lists = {
-      {}, {"int8", "int4"}, {"int8:block=16"}, {"", "int4:block=16"}, {"non_zero"}};
+      {},
+      {"int8", "int4"},
+      {"int8:block=16"},
+      {"", "int4:block=16"},
+      {"non_zero"},
+      {"lossless:dtype=bf16", "topk:k=3,chunk=16"}};
   for (const auto& fan_outs : kFew) {
     spawn(topology(fan_outs), {.workers = 1}, [&](Transport& transport) {
       Comm comm{.transport = transport};
@@ -180,6 +190,7 @@ TEST(Cost, AllToAllBroadcastAndScalarsEqualTheLedger) {
         const CallOptions o{.algorithm = algorithm};
         for (const auto& spec : kSpecs) {
           const auto codec = make(spec);
+          if (codec && codec->traits().difference) continue;  // For gathers alone.
           for (const std::size_t n : {0, 1, 35}) {
             const CostTensor shape{.numel = n, .gather_codec = codec.get(), .codecs = {}};
             std::vector<float> x(n);
@@ -187,14 +198,14 @@ TEST(Cost, AllToAllBroadcastAndScalarsEqualTheLedger) {
               const hierarchy::Ledger before = transport.ledger();
               broadcast(comm, o, root, quant::mut_view(x), codec.get());
               compare(comm, before, broadcast_cost(t, comm.rank(), o, root, shape),
-                      spec == "non_zero", "broadcast");
+                      is_variable(spec), "broadcast");
             }
             if (algorithm == Algorithm::kRing) continue;
             std::vector<float> in(n * static_cast<std::size_t>(comm.size()));
             std::vector<float> out(in.size());
             const hierarchy::Ledger before = transport.ledger();
             all_to_all(comm, o, {quant::view(in), quant::mut_view(out), n, codec.get()});
-            compare(comm, before, all_to_all_cost(t, comm.rank(), o, shape), spec == "non_zero",
+            compare(comm, before, all_to_all_cost(t, comm.rank(), o, shape), is_variable(spec),
                     "all_to_all");
           }
         }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Inputs that break codecs, and the small tools that codec tests share.
+// The contract's inputs and tools under the name that codec tests use.
 
 #include <bit>
 #include <cfloat>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quant/codec.h"
+#include "quant/contract/data.h"
 #include "quant/convert.h"
 #include "quant/dtype.h"
 #include "quant/rng.h"
@@ -18,124 +19,6 @@
 
 namespace zeropp::quant::testing_support {
 
-inline constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kBF16, Dtype::kF16};
-using Bytes = std::vector<std::byte>;
-
-inline const std::vector<std::string>& data_kinds() {
-  static const std::vector<std::string> kinds{
-      "normal",    "zeros",     "outlier",  "denormals", "huge",    "plus_one",
-      "minus_one", "tiny_1e-7", "lonely",   "exponents", "ties",    "scale_underflow",
-      "nan_first", "nan_mid",   "nan_last", "inf_first", "inf_mid", "inf_last"};
-  return kinds;
-}
-
-/// The first numbers of a fixed stream of normals, kept: tests ask for them often.
-inline float normal_number(std::uint32_t variation, std::size_t i) {
-  static std::map<std::uint32_t, std::vector<float>> kept;
-  std::vector<float>& x = kept[variation];
-  const Philox random({.purpose = Purpose::kTest, .tensor = 11, .sender = variation});
-  while (x.size() <= i) x.push_back(random.normal(x.size()));
-  return x[i];
-}
-
-/// n numbers of a kind; a pure function of its arguments.
-inline std::vector<float> make_data(const std::string& kind, std::size_t n,
-                                    std::uint32_t variation = 0) {
-  const Philox random({.purpose = Purpose::kTest, .tensor = 11, .sender = variation});
-  std::vector<float> x(n);
-  const auto fill = [&](auto f) {
-    for (std::size_t i = 0; i < n; ++i) x[i] = f(i);
-  };
-  const auto normal = [&](std::size_t i) { return normal_number(variation, i); };
-  if (kind == "zeros") return x;
-  if (kind == "denormals") {
-    fill([&](std::size_t i) { return std::ldexp(normal_number(variation, i), -140); });
-  } else if (kind == "scale_underflow") {
-    fill([&](std::size_t i) { return static_cast<float>(random.word(i) % 5) * 0x1p-149F; });
-  } else if (kind == "huge") {
-    fill([&](std::size_t i) { return i % 3 == 0 ? -FLT_MAX : FLT_MAX / (1 + i % 2 * 7); });
-  } else if (kind == "plus_one") {
-    fill([](std::size_t) { return 1.0F; });
-  } else if (kind == "minus_one") {
-    fill([](std::size_t) { return -1.0F; });
-  } else if (kind == "tiny_1e-7") {
-    fill([&](std::size_t i) { return (random.uniform(i) * 2 - 1) * 1e-7F; });
-  } else if (kind == "exponents") {
-    fill([&](std::size_t i) {
-      return std::ldexp(normal_number(variation, i),
-                        static_cast<int>(random.word(i) % 60) - 40);
-    });
-  } else if (kind == "ties") {
-    // Halves below an absmax of 127 (and 7): the 8-bit scale is 1, and every half is a tie.
-    fill([&](std::size_t i) {
-      return i % 32 == 0 ? 127.0F : static_cast<float>(static_cast<int>(i % 254) - 127) / 2;
-    });
-  } else if (kind == "lonely") {
-    if (n != 0) x[n / 2] = -3e-3F;
-  } else {
-    fill(normal);
-    if (n != 0) {
-      const std::size_t at = kind.ends_with("first")  ? 0
-                             : kind.ends_with("last") ? n - 1
-                                                      : n / 2;
-      if (kind == "outlier") x[at] = 1e4F;
-      if (kind.starts_with("nan")) x[at] = std::nanf("");
-      if (kind.starts_with("inf")) x[at] = at % 2 == 0 ? INFINITY : -INFINITY;
-    }
-  }
-  return x;
-}
-
-/// Owning bytes of one dtype, as a view; `shift` bytes before it spoil the alignment.
-class Numbers {
- public:
-  Numbers(Dtype dtype, std::size_t n, std::size_t shift = 0)
-      : bytes_(n * size_of(dtype) + shift), dtype_(dtype), n_(n), shift_(shift) {}
-  Numbers(Dtype dtype, const std::vector<float>& x) : Numbers(dtype, x.size()) {
-    convert(quant::view(x), view());
-  }
-  MutView view() { return {bytes_.data() + shift_, dtype_, n_}; }
-  ConstView view() const { return {bytes_.data() + shift_, dtype_, n_}; }
-  std::vector<float> floats() const {
-    std::vector<float> x(n_);
-    convert(view(), mut_view(x));
-    return x;
-  }
-  const Bytes& bytes() const { return bytes_; }
-
- private:
-  Bytes bytes_;
-  Dtype dtype_;
-  std::size_t n_, shift_;
-};
-
-inline CodecContext context(std::uint32_t sender = 3) {
-  return {
-      .seed = 42, .tensor = 5, .step = 9, .micro = 1, .sender = sender, .part = 2, .level = 1};
-}
-
-inline Bytes encode(const Codec& c, ConstView x, const CodecContext& ctx = context()) {
-  Bytes wire(c.max_wire_size(x.n));
-  wire.resize(c.encode(x, ctx, wire));
-  return wire;
-}
-
-inline std::vector<float> decode(const Codec& c, const Bytes& wire, std::size_t n) {
-  std::vector<float> y(n);
-  c.decode(wire, mut_view(y));
-  return y;
-}
-
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-}
-
-/// Forces one instruction set for the life of the object.
-class OnTarget {
- public:
-  explicit OnTarget(const std::string& target) { force_simd_target(target); }
-  ~OnTarget() { force_simd_target(""); }
-};
+using namespace contract;  // NOLINT
 
 }  // namespace zeropp::quant::testing_support

@@ -98,6 +98,68 @@ TEST(Registry, DecoratorsComeInsideOut) {
     EXPECT_THROW(make_codec(bad), UsageError) << bad;
   }
   EXPECT_THAT(error_of("absent(0.8)|int4"), HasSubstr("absent"));
+  std::string many = "int4";
+  for (int i = 0; i < 16; ++i) many.insert(0, "wrap|");
+  EXPECT_EQ(make_codec(many)->spec(), make_codec("int4")->spec());
+  EXPECT_THAT(error_of("wrap|" + many), HasSubstr("at most 16 decorators"));
+}
+
+TEST(Registry, DeltaMarksItsCodecAndComesFirst) {
+  const auto codec = make_codec("delta|int4:block=2048");
+  const auto plain = make_codec("int4:block=2048");
+  EXPECT_EQ(codec->spec(), "delta|int4:block=2048");
+  EXPECT_TRUE(codec->traits().difference);
+  EXPECT_FALSE(plain->traits().difference);
+  EXPECT_EQ(codec->wire_bytes(5000), plain->wire_bytes(5000));
+  EXPECT_EQ(make_codec("delta|identity", Dtype::kBF16)->wire_bytes(10).exact, 20U);
+  CodecEntry outer{.name = "outer",
+                   .help = "a test",
+                   .params = {},
+                   .examples = {"outer|int4"},
+                   .make = {},
+                   .decorate = [](const CodecSpec&, CodecPtr inner) { return inner; }};
+  register_codec(outer);
+  EXPECT_TRUE(make_codec("delta|outer|int4")->traits().difference);
+  for (const char* bad : {"outer|delta|int4", "delta|delta|int4"}) {
+    EXPECT_THAT(error_of(bad), HasSubstr("'delta' before all other decorators")) << bad;
+  }
+  EXPECT_THAT(error_of("delta(1)|int4"), HasSubstr("decorator(key=value"));
+  EXPECT_THAT(error_of("delta(x=1)|int4"), HasSubstr("no keys"));
+}
+
+/// int4 that claims to keep residuals.
+class Stateful final : public Codec {
+ public:
+  explicit Stateful(CodecPtr inner) : inner_(std::move(inner)) {}
+  const std::string& spec() const override { return inner_->spec(); }
+  CodecTraits traits() const override {
+    CodecTraits traits = inner_->traits();
+    traits.stateful = true;
+    return traits;
+  }
+  WireBytes wire_bytes(std::size_t n) const override { return inner_->wire_bytes(n); }
+  std::size_t encode(ConstView x, const CodecContext& ctx,
+                     std::span<std::byte> wire) const override {
+    return inner_->encode(x, ctx, wire);
+  }
+  void decode(std::span<const std::byte> wire, MutView out) const override {
+    inner_->decode(wire, out);
+  }
+
+ private:
+  CodecPtr inner_;
+};
+
+TEST(Registry, DeltaTakesNoCodecWithState) {
+  register_codec({.name = "keeps",
+                  .help = "a test",
+                  .params = {},
+                  .examples = {"keeps|int4"},
+                  .make = {},
+                  .decorate = [](const CodecSpec&, CodecPtr inner) -> CodecPtr {
+                    return std::make_shared<Stateful>(std::move(inner));
+                  }});
+  EXPECT_THAT(error_of("delta|keeps|int4"), HasSubstr("without state"));
 }
 
 TEST(Registry, TakesPluginsOnce) {

@@ -89,6 +89,35 @@ TEST(Refused, GradientCodecsThatDoNotFit) {
   }
 }
 
+TEST(Refused, DifferencesWithoutAReference) {
+  const auto delta = [](EngineConfig& c) { quantize_weights(c, "delta|int4"); };
+  const auto weights = [&](SchemeRequest scheme, const char* says,
+                           Topology t = Topology::two_level(2, 4)) {
+    EXPECT_THAT(refusal(scheme, delta, std::move(t)),
+                AllOf(HasSubstr("codecs.weights"), HasSubstr(says)));
+  };
+  weights(at_stage(0), "stage 0");
+  weights(at_stage(3), "a secondary for 'delta' at stage 3");
+  weights(hpz(2), "4 ranks");  // Inside a node, at no level.
+  weights(hpz(8), "4 ranks");  // The world: nothing would be sent.
+  weights(hpz(4), "none here", Topology::two_level(1, 4));
+  weights(hsdp(4), "hsdp");
+  weights(mics(4), "mics");
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kAllToAll}) {
+    const auto flat = [&](EngineConfig& c) {
+      delta(c);
+      c.algorithm = algorithm;
+    };
+    EXPECT_THAT(refusal(hpz(4), flat, Topology::two_level(2, 4)),
+                AllOf(HasSubstr("hierarchical"), HasSubstr(hierarchy::name(algorithm))));
+  }
+  const auto gradients = [](EngineConfig& c) { quantize_gradients(c, 2, "delta|int4"); };
+  for (const int stage : {0, 1, 2, 3}) {
+    EXPECT_THAT(refusal(at_stage(stage), gradients),
+                AllOf(HasSubstr("codecs.gradients"), HasSubstr("ef21")));
+  }
+}
+
 TEST(Refused, NumbersThatMakeNoSense) {
   const auto refused = [](const std::function<void(EngineConfig&)>& change) {
     return refusal(at_stage(2), change);

@@ -17,6 +17,7 @@ void train(const Experiment& e, hierarchy::Transport& transport, RankResult& r) 
   config.policy = zero::make_policy(e.scheme, e.topology.ranks());
   Engine engine(comm, *model, r.memory, config, &toy_data());
   engine.keep_gradients(e.gradients);
+  if (!e.adopt.empty()) engine.codec_state()->adopt(e.adopt, e.topology.ranks());
   for (int s = 0; s < e.steps; ++s) {
     hierarchy::Ledger start = transport.ledger();
     if (e.before_step) e.before_step(engine, s);
@@ -29,6 +30,7 @@ void train(const Experiment& e, hierarchy::Transport& transport, RankResult& r) 
   }
   r.state = engine.gather_state();
   if (e.gradients) r.gradients = engine.gather_gradients();
+  if (auto* state = engine.codec_state()) r.residuals = state->pieces();
   if (e.at_end) e.at_end(engine);
   r.routes = engine.routes();
   r.formula = engine.formula();

@@ -11,6 +11,7 @@
 #include "hierarchy/topology.h"
 #include "hierarchy/transport/virtual.h"
 #include "quant/codec.h"
+#include "quant/codec_state.h"
 #include "tests/support/toy_model.h"
 #include "zero/engine.h"
 
@@ -34,6 +35,8 @@ struct Experiment {
   std::function<void(Engine&, int step)> before_step = {};
   /// Called on every rank after the last step.
   std::function<void(Engine&)> at_end = {};
+  /// Residuals of another N that the run starts with.
+  std::vector<quant::LogicalResidual> adopt = {};
   hierarchy::VirtualOptions options = {};
 };
 
@@ -50,6 +53,7 @@ struct RankResult {
   hierarchy::Ledger before;                ///< Of all the before_step calls.
   std::uint64_t applied = 0, skipped = 0;
   bool deployed = false;
+  std::vector<quant::ResidualPiece> residuals;  ///< Of stateful codecs, after the last step.
 };
 using Results = std::vector<RankResult>;
 

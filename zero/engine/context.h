@@ -21,6 +21,7 @@ struct EngineContext {
   std::uint32_t micro = 0;
   hierarchy::Phase phase = hierarchy::Phase::kInit;
   double math_seconds = 0;
+  quant::CodecState* codec_state = nullptr;  ///< Null: no codec keeps state.
 
   int rank() const { return comm.rank(); }
   int ranks() const { return comm.size(); }
@@ -41,7 +42,8 @@ struct EngineContext {
             .coarse = coarse,
             .fine = fine,
             .seed = config.seed,
-            .step = version};
+            .step = version,
+            .state = codec_state};
   }
 };
 

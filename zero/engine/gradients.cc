@@ -13,7 +13,7 @@ using quant::MemoryKind;
 using quant::Tensor;
 
 GradientStore::GradientStore(EngineContext& context, const RouteTable& routes)
-    : context_(context), routes_(routes), local_(context.tensors().size()) {
+    : context_(context), routes_(routes), local_(context.tensors().size()), low_rank_(context) {
   const Dtype grad = context.model.dtype();
   for (std::uint32_t t = 0; t < local_.size(); ++t) {
     const std::size_t n = context.shard_size(t, modulus());
@@ -119,7 +119,7 @@ hierarchy::CallOptions GradientStore::call(int coarse, int fine) {
           .seed = context_.config.seed,
           .step = context_.step,
           .micro = context_.micro,
-          .state = nullptr,
+          .state = context_.codec_state,
           .underflow = &underflow_};
 }
 
@@ -159,7 +159,15 @@ void GradientStore::flush(const std::vector<std::uint32_t>& bucket) {
                        .out = out,
                        .codecs = routes_.gradients(t)});
   }
-  reduce(tensors, result);
+  std::vector<ReduceTensor> plain, matrices;
+  for (const ReduceTensor& x : tensors) {
+    (routes_.low_rank(x.tensor) ? matrices : plain).push_back(x);
+  }
+  if (!plain.empty()) reduce(plain, result);
+  if (!matrices.empty()) {
+    low_rank_.reduce(matrices, result, loss_scale_, call(1, context_.ranks()),
+                     reduce_options());
+  }
   if (context_.config.measure_gradient_error) measure(tensors, result);
   for (const ReduceTensor& x : tensors) {
     local_[x.tensor].reset();
@@ -212,8 +220,11 @@ void GradientStore::measure(const std::vector<ReduceTensor>& tensors, int result
   if (context_.config.policy.reduce_at == ReduceAt::kTwoHop) return;  // Means of a group only.
   std::vector<Tensor> exact;
   std::vector<ReduceTensor> coded;
+  const auto is_exact = [&](const ReduceTensor& x) {
+    return x.codecs.empty() && !routes_.low_rank(x.tensor);
+  };
   for (const ReduceTensor& x : tensors) {
-    if (x.codecs.empty()) continue;
+    if (is_exact(x)) continue;
     exact.emplace_back(&context_.memory, MemoryKind::kComm, Dtype::kF32,
                        context_.shard_size(x.tensor, context_.ranks()));
     coded.push_back(x);
@@ -227,7 +238,7 @@ void GradientStore::measure(const std::vector<ReduceTensor>& tensors, int result
   reduce_scatter(context_.comm, options, {}, coded);
   std::size_t i = 0;
   for (const ReduceTensor& x : tensors) {
-    if (x.codecs.empty()) continue;
+    if (is_exact(x)) continue;
     for_each_piece(context_, x.tensor, result, context_.ranks(),
                    [&](const auto& outer, const auto&) {
                      error_.add(exact[i].view(), x.out.slice(outer.local, outer.size));

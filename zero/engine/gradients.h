@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "zero/engine/context.h"
+#include "zero/engine/low_rank.h"
 #include "zero/engine/routes.h"
 
 namespace zeropp::zero {
@@ -34,10 +35,15 @@ class GradientStore : public GradSink {
   /// This rank's own world chunk of the mean, in fp32.
   std::vector<float> own_chunk(std::uint32_t tensor) const;
 
-  void begin_step() {
+  void begin_step(double loss_scale) {
     error_ = {};
     underflow_ = 0;
+    loss_scale_ = static_cast<float>(loss_scale);
   }
+  /// The step was applied, or skipped: PowerSGD's state follows it.
+  void end_step(bool applied) { applied ? low_rank_.commit() : low_rank_.rollback(); }
+  /// The weights were replaced.
+  void forget() { low_rank_.forget(); }
   const quant::ErrorSums& error() const { return error_; }
   std::uint64_t underflow() const { return underflow_; }
 
@@ -58,6 +64,8 @@ class GradientStore : public GradSink {
   std::vector<quant::Tensor> local_;          ///< Whole gradients that wait to be reduced.
   std::vector<std::uint32_t> open_;           ///< Done, not yet reduced, in order.
   std::vector<std::uint32_t> order_;          ///< The order in which backward ends tensors.
+  LowRank low_rank_;
+  float loss_scale_ = 1;
   quant::ErrorSums error_;
   std::uint64_t underflow_ = 0;
 };

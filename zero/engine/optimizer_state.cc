@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "quant/error.h"
-#include "quant/rng.h"
+#include "zero/engine/initial_weights.h"
 
 namespace zeropp::zero {
 
@@ -32,23 +32,8 @@ OptimizerState::OptimizerState(EngineContext& context) : context_(context) {
 }
 
 void OptimizerState::initialise() {
-  const int modulus = context_.config.policy.optimizer;
   for (std::uint32_t t = 0; t < master_.size(); ++t) {
-    const TensorSpec& spec = context_.tensor(t);
-    float* out = master_[t].f32();
-    if (spec.init != InitKind::kNormal) {
-      std::fill_n(out, master_[t].size(), spec.init == InitKind::kOnes ? 1.0F : 0.0F);
-      continue;
-    }
-    const quant::Philox random(
-        {.seed = context_.config.seed, .purpose = quant::Purpose::kInit, .tensor = t});
-    const auto std = static_cast<float>(spec.init_std);
-    for (const auto& p :
-         hierarchy::shard_pieces(context_.chunks(t), modulus, context_.rank())) {
-      for (std::size_t i = 0; i < p.size; ++i) {
-        out[p.local + i] = random.normal(p.global + i) * std;
-      }
-    }
+    initial_weights(context_, t, context_.config.policy.optimizer, master_[t].view());
   }
 }
 

@@ -5,26 +5,37 @@
 #include <algorithm>
 
 #include "quant/error.h"
+#include "zero/powersgd.h"
 
 namespace zeropp::zero {
 
 RouteTable::RouteTable(const EngineContext& context) {
   const EngineConfig& c = context.config;
   for (const auto& codec : c.grad_codecs) levels_.push_back(codec.get());
+  differences_ = c.weight_codec && c.weight_codec->traits().difference;
   for (const TensorSpec& t : context.tensors()) {
     weights_.push_back(c.weight_codec && !c.exact_weights.applies(t) ? c.weight_codec.get()
                                                                      : nullptr);
     gradients_.push_back(!levels_.empty() && !c.exact_grads.applies(t));
+    low_rank_.push_back(travels_low_rank(c, t));
   }
   // A codec that does nothing is a mistake, not a run without codecs.
-  const auto refuse = [](const char* key, const quant::Codec& codec) {
+  const auto refuse = [](const char* key, const std::string& spec) {
     throw UsageError(key, "a tensor that takes it: the exact rules leave none",
-                     fmt::format("'{}'", codec.spec()));
+                     fmt::format("'{}'", spec));
   };
-  if (c.weight_codec && !codes_weights()) refuse("codecs.weights", *c.weight_codec);
+  if (c.weight_codec && !codes_weights()) refuse("codecs.weights", c.weight_codec->spec());
   const bool codes_gradients =
       std::find(gradients_.begin(), gradients_.end(), true) != gradients_.end();
-  if (!levels_.empty() && !codes_gradients) refuse("codecs.gradients", *levels_[0]);
+  if (!levels_.empty() && !codes_gradients) {
+    refuse("codecs.gradients", levels_[0]->spec());
+  }
+  if (c.powersgd_rank > 0 &&
+      std::find(low_rank_.begin(), low_rank_.end(), true) == low_rank_.end()) {
+    throw UsageError("codecs.gradients",
+                     "a matrix for which rank * (rows + columns) is at most half its elements",
+                     fmt::format("'{}'", powersgd_spec(c.powersgd_rank)));
+  }
 }
 
 bool RouteTable::codes_weights() const {
@@ -42,11 +53,20 @@ std::vector<Route> RouteTable::describe(const EngineContext& context) const {
                            : weights_[t] ? weights_[t]->spec()
                                          : "exact",
                 .gradients = {}};
+    if (low_rank(t)) route.gradients.push_back(powersgd_spec(context.config.powersgd_rank));
     for (const auto* codec : gradients(t)) route.gradients.push_back(codec->spec());
     if (route.gradients.empty()) route.gradients.emplace_back("exact");
     routes.push_back(std::move(route));
   }
   return routes;
+}
+
+bool keeps_codec_state(const EngineConfig& config) {
+  const auto keeps = [](const quant::CodecPtr& codec) {
+    return codec && codec->traits().stateful;
+  };
+  return keeps(config.weight_codec) ||
+         std::any_of(config.grad_codecs.begin(), config.grad_codecs.end(), keeps);
 }
 
 void validate(const EngineContext& context) {
@@ -56,6 +76,25 @@ void validate(const EngineContext& context) {
   if (c.weight_codec && !p.gathers_units() && !p.gathers_at_step()) {
     throw UsageError("codecs.weights", "a stage that gathers weights (1, 2 or 3)",
                      fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
+  }
+  check_differences(c, context.comm.transport.topology());
+  if (c.weight_codec && c.weight_codec->traits().stateful && p.gathers_units()) {
+    throw UsageError("codecs.weights",
+                     "a codec without state where units gather their weights several times a "
+                     "version (stage 3)",
+                     fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
+  }
+  if (c.powersgd_rank < 0 || (c.powersgd_rank > 0 && !c.grad_codecs.empty())) {
+    throw UsageError("codecs.gradients", "powersgd alone, or codecs", "both");
+  }
+  if (c.powersgd_rank > 0 && p.reduce_at == ReduceAt::kTwoHop) {
+    throw UsageError("codecs.gradients",
+                     "reduce_at = boundary or micro_step with powersgd: it needs each rank's "
+                     "own gradient when the world's mean is formed",
+                     "two_hop");
+  }
+  if (c.compresses_gradients() && context.ranks() == 1) {
+    throw UsageError("codecs.gradients", "at least two ranks", "1: nothing would be sent");
   }
   if (!c.grad_codecs.empty()) {
     if (c.grad_codecs.size() != levels) {
@@ -75,9 +114,6 @@ void validate(const EngineContext& context) {
       throw UsageError(
           "codecs.gradients", "one codec: all_to_all is a single hop",
           fmt::format("'{}' beside '{}'", codec->spec(), c.grad_codecs.back()->spec()));
-    }
-    if (context.ranks() == 1) {
-      throw UsageError("codecs.gradients", "at least two ranks", "1: nothing would be sent");
     }
   }
   if (c.predivide != 0 && p.optimizer != 1 && p.optimizer != context.ranks()) {

@@ -19,14 +19,25 @@ class RouteTable {
     return gradients_[tensor] ? std::span<const quant::Codec* const>(levels_)
                               : std::span<const quant::Codec* const>();
   }
+  /// It travels as PowerSGD's factors; gradients() is empty then.
+  bool low_rank(std::uint32_t tensor) const { return low_rank_[tensor]; }
   bool codes_weights() const;
+  /// The codec of weights codes differences to a copy that ranks hold (`delta`).
+  bool codes_differences() const { return differences_; }
+  bool difference(std::uint32_t tensor) const {
+    return differences_ && weights_[tensor] != nullptr;
+  }
   std::vector<Route> describe(const EngineContext& context) const;
 
  private:
   std::vector<const quant::Codec*> weights_;
-  std::vector<bool> gradients_;
+  bool differences_ = false;
+  std::vector<bool> gradients_, low_rank_;
   std::vector<const quant::Codec*> levels_;
 };
+
+/// Does a codec of the config keep state?
+bool keeps_codec_state(const EngineConfig& config);
 
 /// UsageError for every codec that nothing would use and every combination that cannot work.
 void validate(const EngineContext& context);

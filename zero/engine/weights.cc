@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "quant/convert.h"
-#include "zero/engine/buckets.h"
 #include "zero/engine/replicas.h"
 
 namespace zeropp::zero {
@@ -22,7 +21,7 @@ WeightStore::WeightStore(EngineContext& context, const RouteTable& routes,
       train_plan_(make_plan(context.model, true)),
       eval_plan_(make_plan(context.model, false)),
       live_(context.tensors().size()),
-      secondary_version_(context.tensors().size(), -1) {
+      copy_version_(context.tensors().size(), -1) {
   const StagePolicy& policy = context.config.policy;
   for (std::uint32_t t = 0; t < context.tensors().size(); ++t) {
     params_.emplace_back(&context.memory, MemoryKind::kParams, context.model.dtype(),
@@ -63,50 +62,6 @@ std::vector<WeightStore::Fetch> WeightStore::make_plan(const Model& model, bool 
   return plan;
 }
 
-void WeightStore::refresh() {
-  const StagePolicy& policy = context_.config.policy;
-  if (policy.params == policy.optimizer) {
-    const MathTimer timer(context_);  // Rounding the masters belongs to the update.
-    for (std::uint32_t t = 0; t < params_.size(); ++t) {
-      quant::convert(state_.master(t), params_[t].view());
-    }
-  } else {
-    gather_params();
-  }
-  if (!context_.config.check_replicas) return;
-  if (policy.params == 1) diverge_on_purpose(params_);
-  std::vector<quant::ConstView> views;
-  for (auto& p : params_) views.push_back(p.view());
-  check_replicas(context_, "weights after the step", policy.params, views);
-}
-
-void WeightStore::gather_params() {
-  std::vector<std::uint32_t> order(params_.size());
-  for (std::uint32_t t = 0; t < order.size(); ++t) order[t] = t;
-  const auto buckets = make_buckets(order, context_.config.gather_bucket,
-                                    [&](std::uint32_t t) { return context_.tensor(t).numel; });
-  const StagePolicy& policy = context_.config.policy;
-  for (const auto& bucket : buckets) {
-    std::vector<Tensor> shards;
-    std::vector<hierarchy::GatherTensor> tensors;
-    for (const std::uint32_t t : bucket) {
-      shards.push_back(rounded_master(t));
-      tensors.push_back({.tensor = t,
-                         .numel = context_.tensor(t).numel,
-                         .shard = shards.back().view(),
-                         .out = params_[t].view(),
-                         .codec = routes_.weights(t)});
-    }
-    all_gather(context_.comm, context_.weight_call(policy.params, policy.optimizer), tensors);
-  }
-}
-
-Tensor WeightStore::rounded_master(std::uint32_t t) const {
-  Tensor shard(&context_.memory, MemoryKind::kComm, context_.model.dtype(), state_.master(t).n);
-  quant::convert(state_.master(t), shard.view());
-  return shard;
-}
-
 void WeightStore::diverge_on_purpose(std::span<Tensor> copies) const {
   if (context_.config.sabotage != Sabotage::kDivergentReplica || context_.rank() != 1) return;
   for (Tensor& copy : copies) {
@@ -114,10 +69,6 @@ void WeightStore::diverge_on_purpose(std::span<Tensor> copies) const {
     copy.view().as_bytes().front() ^= std::byte{1};
     return;
   }
-}
-
-void WeightStore::invalidate_secondary() {
-  std::fill(secondary_version_.begin(), secondary_version_.end(), -1);
 }
 
 bool WeightStore::gathers() const {
@@ -132,12 +83,26 @@ void WeightStore::begin_pass(Mode mode) {
 }
 
 bool WeightStore::secondary_is_current(std::uint32_t t, const Fetch& fetch) const {
-  if (secondary_.empty() || mode_ != Mode::kTrain) return false;
-  if (context_.config.sabotage == Sabotage::kStaleSecondary && secondary_version_[t] >= 0 &&
+  if (secondary_.empty() || mode_ == Mode::kExact) return false;
+  // Differences are to the secondary: deployed weights are what it holds. Without them the
+  // codec alone says what is deployed.
+  if (mode_ == Mode::kDeployed && !renews_secondary()) return false;
+  if (context_.config.sabotage == Sabotage::kStaleSecondary && copy_version_[t] >= 0 &&
       fetch.backward) {
     return true;
   }
-  return secondary_version_[t] == static_cast<std::int64_t>(context_.version);
+  return copy_version_[t] == static_cast<std::int64_t>(context_.version);
+}
+
+bool WeightStore::keeps_secondary(std::uint32_t t) const {
+  const bool stale_on_purpose =
+      context_.config.sabotage == Sabotage::kStaleSecondary && copy_version_[t] >= 0;
+  return !secondary_.empty() && mode_ == Mode::kTrain && !stale_on_purpose;
+}
+
+WeightStore::Source WeightStore::source(std::uint32_t t, const Fetch& fetch) const {
+  if (secondary_is_current(t, fetch)) return Source::kGroup;
+  return renews_secondary() && mode_ != Mode::kExact ? Source::kRenew : Source::kWorld;
 }
 
 bool WeightStore::waits_for_secondary(const Fetch& fetch) const {
@@ -157,60 +122,90 @@ quant::ConstView WeightStore::exact_shard(std::uint32_t t, Slot& slot) const {
   return slot.shards.emplace_back(rounded_master(t)).view();
 }
 
+hierarchy::CallOptions WeightStore::call(const Fetch& fetch, int coarse, int fine) const {
+  auto options = context_.weight_call(coarse, fine);
+  if (mode_ == Mode::kTrain && fetch.backward) options.phase = hierarchy::Phase::kBackward;
+  return options;
+}
+
+hierarchy::GatherTensor WeightStore::renewal(std::uint32_t t, quant::MutView out, Slot& slot) {
+  Tensor& secondary = secondary_[t];
+  if (!keeps_secondary(t)) {
+    Tensor& copy = slot.copies.emplace_back(&context_.memory, MemoryKind::kComm,
+                                            secondary.dtype(), secondary.size());
+    quant::convert(secondary.view(), copy.view());
+  }
+  const quant::MutView target =
+      keeps_secondary(t) ? secondary.view() : slot.copies.back().view();
+  const std::size_t numel = context_.tensor(t).numel;
+  slot.inside.push_back(
+      {.tensor = t, .numel = numel, .shard = target, .out = out, .codec = nullptr});
+  if (mode_ == Mode::kTrain && lacks_reference(t)) ++unreferenced_;
+  Update update = update_of(t);
+  slot.shards.push_back(std::move(update.shard));
+  return {.tensor = t,
+          .numel = numel,
+          .shard = slot.shards.back().view(),
+          .out = target,
+          .codec = update.codec};
+}
+
 void WeightStore::start(std::size_t index) {
   const Fetch& fetch = plan()[index];
   const StagePolicy& policy = context_.config.policy;
   Slot& slot = in_flight_.emplace_back();
   slot.fetch = index;
-  slot.shards.reserve(fetch.gather.size());
-  std::vector<hierarchy::GatherTensor> world, group;
+  std::vector<hierarchy::GatherTensor> world, group, renewals;
   for (const std::uint32_t t : fetch.gather) {
     Tensor& out = slot.buffers.emplace_back(&context_.memory, MemoryKind::kGathered,
                                             context_.model.dtype(), context_.tensor(t).numel);
-    const bool inside = secondary_is_current(t, fetch);
     hierarchy::GatherTensor gather{
         .tensor = t, .numel = out.size(), .shard = {}, .out = out.view(), .codec = nullptr};
-    if (inside) {
+    slot.sources.push_back(source(t, fetch));
+    if (slot.sources.back() == Source::kRenew) {
+      renewals.push_back(renewal(t, out.view(), slot));
+    } else if (slot.sources.back() == Source::kGroup) {
       gather.shard = secondary_[t].view();
+      group.push_back(gather);
     } else if (mode_ == Mode::kExact) {
       gather.shard = exact_shard(t, slot);
+      world.push_back(gather);
     } else {
       gather.shard = params_[t].view();
       gather.codec = routes_.weights(t);
+      world.push_back(gather);
     }
-    (inside ? group : world).push_back(gather);
-    const bool stale_on_purpose =
-        context_.config.sabotage == Sabotage::kStaleSecondary && secondary_version_[t] >= 0;
-    slot.cut.push_back(!inside && !secondary_.empty() && mode_ == Mode::kTrain &&
-                       !stale_on_purpose);
   }
-  // Traffic belongs to the pass that needs it, not to the one it was started in.
-  const auto call = [&](int fine) {
-    auto options = context_.weight_call(1, fine);
-    if (mode_ == Mode::kTrain && fetch.backward) options.phase = hierarchy::Phase::kBackward;
-    return options;
-  };
+  const int fine = policy.params > 1 ? policy.params : policy.optimizer;
   if (!world.empty()) {
-    const int fine = policy.params > 1 ? policy.params : policy.optimizer;
-    slot.world = start_all_gather(context_.comm, call(fine), world);
+    slot.world = start_all_gather(context_.comm, call(fetch, 1, fine), world);
+  }
+  if (!renewals.empty()) {
+    slot.renewal =
+        start_all_gather(context_.comm, call(fetch, policy.secondary, fine), renewals);
   }
   if (!group.empty()) {
-    slot.group = start_all_gather(context_.comm, call(policy.secondary), group);
+    slot.group = start_all_gather(context_.comm, call(fetch, 1, policy.secondary), group);
   }
 }
 
 void WeightStore::finish(Slot& slot) {
-  slot.world.finish();
-  slot.group.finish();
   const Fetch& fetch = plan()[slot.fetch];
+  slot.world.finish();
+  slot.renewal.finish();
+  slot.group.finish();
+  const int group = context_.config.policy.secondary;
+  if (!slot.inside.empty()) {
+    all_gather(context_.comm, call(fetch, 1, group), slot.inside);
+  }
   for (std::size_t i = 0; i < fetch.gather.size(); ++i) {
     const std::uint32_t t = fetch.gather[i];
     live_[t] = std::move(slot.buffers[i]);
-    if (slot.cut[i]) {
-      narrow_shard(context_, t, live_[t].view(), 1, secondary_[t].view(),
-                   context_.config.policy.secondary);
-      secondary_version_[t] = static_cast<std::int64_t>(context_.version);
+    if (slot.sources[i] == Source::kGroup || !keeps_secondary(t)) continue;
+    if (slot.sources[i] == Source::kWorld) {
+      narrow_shard(context_, t, live_[t].view(), 1, secondary_[t].view(), group);
     }
+    copy_version_[t] = static_cast<std::int64_t>(context_.version);
   }
   if (context_.config.check_replicas) check_gathered(fetch);
 }

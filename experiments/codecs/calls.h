@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "quant/codec.h"
+
+namespace zeropp::experiments {
+
+// Calls of any codec on its own: one that keeps state has a fresh one each time, as in the
+// first step of a training, unless the context brings one.
+
+std::size_t call_encode(const quant::Codec& codec, quant::ConstView x, quant::CodecContext ctx,
+                        std::span<std::byte> wire);
+void call_decode(const quant::Codec& codec, std::span<const std::byte> wire,
+                 quant::CodecContext ctx, quant::MutView out);
+void call_decode_sum(const quant::Codec& codec,
+                     std::span<const std::span<const std::byte>> wires, float divisor,
+                     quant::CodecContext ctx, quant::MutView out);
+/// The sum of n numbers a wire, encoded again: what a collective does between two hops.
+std::size_t call_reduce_encode(const quant::Codec& codec,
+                               std::span<const std::span<const std::byte>> wires, std::size_t n,
+                               float divisor, quant::CodecContext ctx,
+                               std::span<std::byte> wire);
+
+}  // namespace zeropp::experiments
