@@ -130,11 +130,22 @@ class TileEncoder {
       tiny_ ? quantize<true>() : quantize<false>();
     }
     for (std::size_t first = 0; first < count_; first += kLanes) choose(first);
+    all_kept_ ? pack<true>(is_short, scales, payload, last)
+              : pack<false>(is_short, scales, payload, last);
+  }
+
+ private:
+  template <bool kAllKept>
+  HWY_INLINE void pack(bool is_short, std::byte* scales, std::byte* payload,
+                       std::uint8_t* last) const {
     for (std::size_t b = 0; b < count_; ++b, payload += kSixteen / 2) {
       scales[b] = static_cast<std::byte>(scale_[b]);
       std::uint64_t half[2];
       std::memcpy(half, codes_ + b * kSixteen, sizeof half);
-      for (std::uint64_t& codes : half) codes = chosen(codes, shift_[b], keep_[b]);
+      for (std::uint64_t& codes : half) {
+        if constexpr (k4Over6) codes = chosen(codes, shift_[b]);
+        if (!kAllKept && keep_[b] == 0) codes = 0;
+      }
       if (HWY_UNLIKELY(is_short && b + 1 == count_)) {
         std::memcpy(last, half, sizeof half);
       } else {
@@ -144,12 +155,10 @@ class TileEncoder {
     }
   }
 
- private:
   /// Bytes hold a code for 6; and under 4over6 the one for 4, but for its sign, in bits 4 to 6.
-  static HWY_INLINE std::uint64_t chosen(std::uint64_t codes, unsigned shift, unsigned keep) {
+  static HWY_INLINE std::uint64_t chosen(std::uint64_t codes, unsigned shift) {
     constexpr std::uint64_t kOnes = 0x0101010101010101;
-    if constexpr (!k4Over6) return codes & (keep * kOnes);
-    return (((codes >> shift) & (7 * kOnes)) | (codes & (8 * kOnes))) & (keep * kOnes);
+    return ((codes >> shift) & (7 * kOnes)) | (codes & (8 * kOnes));
   }
 
   /// Scales of kLanes blocks: which candidate, and whether there are codes at all.
@@ -169,7 +178,9 @@ class TileEncoder {
       hn::Store(hn::And(takes, set_bits(4)), du, shift_ + first);
     }
     const VU codes = hn::IfThenElseZero(finite, hn::IfThenZeroElse(zero, scale));
-    hn::Store(hn::IfThenZeroElse(hn::Eq(codes, none), set_bits(15)), du, keep_ + first);
+    const auto kept = hn::Ne(codes, none);
+    all_kept_ = all_kept_ && hn::AllTrue(du, kept);
+    hn::Store(hn::VecFromMask(du, kept), du, keep_ + first);
     hn::Store(hn::IfThenElse(finite, codes, set_bits(0x7F)), du, scale_ + first);
   }
 
@@ -244,11 +255,11 @@ class TileEncoder {
   std::size_t count_;
   std::uint64_t begin_;  ///< x_[0]'s number in the span.
   const RoundingNoise* noise_;
-  bool tiny_ = false;
+  bool tiny_ = false, all_kept_ = true;
   alignas(64) float maxima_[kMany];
   alignas(64) float pre_[kMany];
   alignas(64) std::uint32_t scale_[kMany];
-  alignas(64) std::uint32_t keep_[kMany];   ///< 15, or 0 where every code is +0.
+  alignas(64) std::uint32_t keep_[kMany];   ///< 0 where every code is +0.
   alignas(64) std::uint32_t shift_[kMany];  ///< 4 where the candidate of 4 is taken.
   Scaled six_, four_;
   alignas(64) std::uint8_t codes_[kCodeRoom];
