@@ -49,37 +49,19 @@ void refuse_state(const std::string& decorator, const Codec& inner) {
                    "'" + inner.spec() + "'");
 }
 
-namespace {
-
-[[noreturn]] void refuse(const CodecSpec& spec, const std::string& expected,
-                         const std::string& found) {
-  throw UsageError("codec " + spec.name, expected, "'" + found + "'");
-}
-
-template <class T>
-T parse_arg(const CodecSpec& spec, const std::string& key, T fallback, T least, T most) {
+double number_arg(const CodecSpec& spec, const std::string& key, double fallback, double least,
+                  double most) {
   const auto it = spec.args.find(key);
   if (it == spec.args.end()) return fallback;
   const std::string& text = it->second;
-  T value{};
+  double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc{} && end == text.data() + text.size();
   if (!whole || !(value >= least && value <= most)) {
-    refuse(spec, fmt::format("{}={} to {}", key, least, most), text);
+    throw UsageError("codec " + spec.name, fmt::format("{}={} to {}", key, least, most),
+                     "'" + text + "'");
   }
   return value;
-}
-
-}  // namespace
-
-double number_arg(const CodecSpec& spec, const std::string& key, double fallback, double least,
-                  double most) {
-  return parse_arg<double>(spec, key, fallback, least, most);
-}
-
-std::uint64_t count_arg(const CodecSpec& spec, const std::string& key, std::uint64_t fallback,
-                        std::uint64_t least, std::uint64_t most) {
-  return parse_arg<std::uint64_t>(spec, key, fallback, least, most);
 }
 
 std::string number_text(double x) { return fmt::format("{}", x); }

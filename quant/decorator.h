@@ -46,8 +46,6 @@ void refuse_state(const std::string& decorator, const Codec& inner);
 /// key=number in [least, most]; its text is kept for canonical specs.
 double number_arg(const CodecSpec& spec, const std::string& key, double fallback, double least,
                   double most);
-std::uint64_t count_arg(const CodecSpec& spec, const std::string& key, std::uint64_t fallback,
-                        std::uint64_t least, std::uint64_t most);
 /// The shortest text that reads back as the same number.
 std::string number_text(double x);
 

@@ -17,6 +17,7 @@
 #include "quant/convert.h"
 #include "quant/decorator.h"
 #include "quant/error.h"
+#include "quant/spec_args.h"
 
 namespace zeropp::quant {
 namespace {

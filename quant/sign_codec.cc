@@ -79,47 +79,50 @@ class SignCodec final : public TiledCodec {
     return t;
   }
 
-  std::size_t encode(ConstView x, const CodecContext&,
-                     std::span<std::byte> wire) const override {
-    const std::size_t size = checked("encode", wire.size(), x.n);
+ protected:
+  void encode_tiles(TileSource& x, const CodecContext&, std::byte* wire) const override {
     const BlockLayout& l = layout();
-    alignas(64) float buffer[kTile];
-    for (std::size_t first = 0; first < x.n; first += l.block) {
-      const std::size_t m = std::min(l.block, x.n - first), k = first / l.block;
+    for (std::size_t first = 0; first < x.size(); first += l.block) {
+      const std::size_t m = std::min(l.block, x.size() - first), k = first / l.block;
+      const float* block = nullptr;  // A block of one tile is decoded once.
       const auto tiles = [&](const auto& use) {
         for (std::size_t at = 0; at < m; at += kTile) {
           const std::size_t count = std::min(kTile, m - at);
-          use(floats(x, first + at, count, buffer), at, count);
+          if (block == nullptr || m > kTile) block = x.numbers(first + at, count);
+          use(block, at, count);
         }
       };
       MagnitudeSum sum;
       tiles([&](const float* p, std::size_t, std::size_t count) { sum.add(p, count); });
       const float scale = sum.mean(m);
-      std::memcpy(wire.data() + l.block_offset(k), &scale, sizeof scale);
-      std::byte* payload = wire.data() + l.payload_offset(x.n, k);
+      std::memcpy(wire + l.block_offset(k), &scale, sizeof scale);
+      std::byte* payload = wire + l.payload_offset(x.size(), k);
       tiles([&](const float* p, std::size_t at, std::size_t count) {
         pack_signs(p, count, scale == scale, payload + l.packed(at));
       });
     }
-    return size;
   }
 
- protected:
   void decode_tile(const std::byte* wire, std::size_t n, std::size_t first, std::size_t count,
-                   float* out) const override {
+                   bool add, float* out) const override {
     const BlockLayout& l = layout();
     for (std::size_t at = 0; at < count;) {
       const std::size_t k = (first + at) / l.block, inside = first + at - k * l.block;
       const std::size_t m = std::min(l.block - inside, count - at);
       float scale;
       std::memcpy(&scale, wire + l.block_offset(k), sizeof scale);
-      decode_run(reference::canonical(scale), wire + l.payload_offset(n, k) + l.packed(inside),
-                 m, out + at);
+      const std::byte* signs = wire + l.payload_offset(n, k) + l.packed(inside);
+      if (add) {
+        decode_run<true>(reference::canonical(scale), signs, m, out + at);
+      } else {
+        decode_run<false>(reference::canonical(scale), signs, m, out + at);
+      }
       at += m;
     }
   }
 
  private:
+  template <bool kAdd>
   static void decode_run(float scale, const std::byte* in, std::size_t n, float* out) {
     // A NaN stays the one NaN: its sign is not touched.
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(scale);
@@ -131,7 +134,8 @@ class SignCodec final : public TiledCodec {
           m, [&](auto size) { bit_planes::unpack_group<1>(in + i / 8, size, codes); });
       for (std::size_t j = 0; j < m; ++j) {
         const std::uint32_t sign = codes[j] != 0 ? flip : 0;
-        out[i + j] = std::bit_cast<float>(bits ^ sign);
+        const float value = std::bit_cast<float>(bits ^ sign);
+        out[i + j] = kAdd ? reference::canonical(out[i + j] + value) : value;
       }
     }
   }
