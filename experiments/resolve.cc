@@ -324,6 +324,10 @@ void resolve_model(const ConfigView& c, zero::GptConfig& m) {
   m.tied = c.get_bool("zeropp.model.tied");
   m.layer_norm_eps = c.get_double("zeropp.model.layer_norm_eps");
   m.init_std = c.get_double("zeropp.model.init_std");
+  constexpr int kMostLayers = 5000;  // Keys of random numbers hold 2^16 tensors.
+  if (m.layers > kMostLayers) {
+    refuse(fmt::format("zeropp.model.layers up to {}", kMostLayers), std::to_string(m.layers));
+  }
   if (m.width % m.heads != 0) {
     refuse("zeropp.model.width to be a multiple of zeropp.model.heads",
            fmt::format("{} and {}", m.width, m.heads));
@@ -401,6 +405,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   resolve_codecs(c, topology, v);
   resolve_engine(c, v);
   check_together(v, topology);
+  zero::check_routes(v.engine, zero::make_gpt(v.model)->tensors());
   v.resolved = resolved_json(config, v, topology);
   return v;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,9 @@ struct EngineConfig {
 /// gradients; stage 3 without a secondary at a level's group and hierarchical gathers; HSDP,
 /// MiCS. The engine calls it; readers of a config may, before there are ranks.
 void check_differences(const EngineConfig& config, const hierarchy::Topology& topology);
+/// UsageError for a codec that the exact rules leave no tensor for: it would do nothing, which
+/// is a mistake and not a run without codecs.
+void check_routes(const EngineConfig& config, std::span<const TensorSpec> tensors);
 
 /// What differences of weights are taken to: the replica of stages 1 and 2, the secondary at
 /// stage 3. Whole tensors in canonical order, so that any stage and any N can take it over.

@@ -9,8 +9,33 @@
 
 namespace zeropp::zero {
 
+void check_routes(const EngineConfig& c, std::span<const TensorSpec> tensors) {
+  const auto none = [&](const auto& takes_it) {
+    return std::none_of(tensors.begin(), tensors.end(), takes_it);
+  };
+  const auto refuse = [](const char* key, const std::string& spec) {
+    throw UsageError(key, "a tensor that takes it: the exact rules leave none",
+                     fmt::format("'{}'", spec));
+  };
+  if (c.weight_codec &&
+      none([&](const TensorSpec& t) { return !c.exact_weights.applies(t); })) {
+    refuse("codecs.weights", c.weight_codec->spec());
+  }
+  if (!c.grad_codecs.empty() &&
+      none([&](const TensorSpec& t) { return !c.exact_grads.applies(t); })) {
+    refuse("codecs.gradients", c.grad_codecs[0]->spec());
+  }
+  if (c.powersgd_rank > 0 &&
+      none([&](const TensorSpec& t) { return travels_low_rank(c, t); })) {
+    throw UsageError("codecs.gradients",
+                     "a matrix for which rank * (rows + columns) is at most half its elements",
+                     fmt::format("'{}'", powersgd_spec(c.powersgd_rank)));
+  }
+}
+
 RouteTable::RouteTable(const EngineContext& context) {
   const EngineConfig& c = context.config;
+  check_routes(c, context.tensors());
   for (const auto& codec : c.grad_codecs) levels_.push_back(codec.get());
   differences_ = c.weight_codec && c.weight_codec->traits().difference;
   for (const TensorSpec& t : context.tensors()) {
@@ -18,23 +43,6 @@ RouteTable::RouteTable(const EngineContext& context) {
                                                                      : nullptr);
     gradients_.push_back(!levels_.empty() && !c.exact_grads.applies(t));
     low_rank_.push_back(travels_low_rank(c, t));
-  }
-  // A codec that does nothing is a mistake, not a run without codecs.
-  const auto refuse = [](const char* key, const std::string& spec) {
-    throw UsageError(key, "a tensor that takes it: the exact rules leave none",
-                     fmt::format("'{}'", spec));
-  };
-  if (c.weight_codec && !codes_weights()) refuse("codecs.weights", c.weight_codec->spec());
-  const bool codes_gradients =
-      std::find(gradients_.begin(), gradients_.end(), true) != gradients_.end();
-  if (!levels_.empty() && !codes_gradients) {
-    refuse("codecs.gradients", levels_[0]->spec());
-  }
-  if (c.powersgd_rank > 0 &&
-      std::find(low_rank_.begin(), low_rank_.end(), true) == low_rank_.end()) {
-    throw UsageError("codecs.gradients",
-                     "a matrix for which rank * (rows + columns) is at most half its elements",
-                     fmt::format("'{}'", powersgd_spec(c.powersgd_rank)));
   }
 }
 
