@@ -154,11 +154,19 @@ void make_directory(const std::filesystem::path& path) {
                      path.string() + ": " + ec.message());
 }
 
-void write_atomic(const std::filesystem::path& path, std::string_view text) {
-  const std::filesystem::path temporary = path.string() + fmt::format(".tmp{}", ::getpid());
+void write_atomic(const std::filesystem::path& name, std::string_view text) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  // A link stays one; what is no file (a device, a pipe) cannot be replaced and is written to.
+  const fs::path path =
+      fs::is_symlink(fs::symlink_status(name, none)) ? fs::weakly_canonical(name, none) : name;
+  const fs::file_status status = fs::status(path, none);
+  const bool replaces = !fs::exists(status) || fs::is_regular_file(status);
+  const fs::path temporary =
+      replaces ? fs::path(path.string() + fmt::format(".tmp{}", ::getpid())) : path;
   const auto fail = [&](int error) {
     std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
+    if (replaces) fs::remove(temporary, ignored);
     throw UsageError("output", "a file that can be written",
                      path.string() + ": " + reason(error));
   };
@@ -167,8 +175,9 @@ void write_atomic(const std::filesystem::path& path, std::string_view text) {
   const bool wrote = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const int write_error = errno;
   if (std::fclose(file) != 0 || !wrote) fail(wrote ? errno : write_error);
+  if (!replaces) return;
   std::error_code ec;
-  std::filesystem::rename(temporary, path, ec);
+  fs::rename(temporary, path, ec);
   if (ec) fail(ec.value());
 }
 

@@ -405,6 +405,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   resolve_codecs(c, topology, v);
   resolve_engine(c, v);
   check_together(v, topology);
+  zero::check_hops(v.engine, topology.ranks());
   zero::check_routes(v.engine, zero::make_gpt(v.model)->tensors());
   v.resolved = resolved_json(config, v, topology);
   return v;

@@ -12,6 +12,7 @@
 #include "experiments/resolve.h"
 #include "quant/error.h"
 #include "zero/data.h"
+#include "zero/gpt.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -113,6 +114,27 @@ std::string run_hash(const RunConfig& run) {
   return zero::sha256_hex(text.data(), text.size());
 }
 
+/// Exact rules without a codec of their role, and patterns that no tensor's name matches.
+void add_idle_exact_rules(const Json& config, const VariantConfig& v,
+                          std::vector<std::string>& ignored) {
+  const auto model = zero::make_gpt(v.model);
+  const auto check = [&](const char* role, bool coded) {
+    const Json::json_pointer at(fmt::format("/zeropp/exact/{}", role));
+    if (!config.contains(at) || !config[at].is_object()) return;
+    const std::string path = fmt::format("zeropp.exact.{}", role);
+    if (!coded) return ignored.push_back(path);
+    for (const Json& pattern : config[at].value("patterns", Json::array())) {
+      zero::ExactRule rule{.one_d = false, .below = 0, .patterns = {pattern}};
+      const auto applies = [&](const zero::TensorSpec& t) { return rule.applies(t); };
+      if (std::none_of(model->tensors().begin(), model->tensors().end(), applies)) {
+        ignored.push_back(fmt::format("{}.patterns '{}'", path, pattern.get<std::string>()));
+      }
+    }
+  };
+  check("weights", v.engine.weight_codec != nullptr);
+  check("gradients", v.engine.compresses_gradients());
+}
+
 VariantConfig make_variant(const Json& base, const Patch& patch,
                            const hierarchy::Topology& topology, bool named) {
   try {
@@ -121,6 +143,7 @@ VariantConfig make_variant(const Json& base, const Patch& patch,
     deep_merge(config, patch.config);
     auto ignored = check_keys(config);
     VariantConfig variant = resolve_variant(config, topology);
+    add_idle_exact_rules(config, variant, ignored);
     variant.name = patch.name;
     variant.baseline = patch.baseline;
     variant.ignored_keys = std::move(ignored);

@@ -121,6 +121,29 @@ constexpr const char* kStateCaption =
     "A rank in one step: model states at their peak, weights and gradients sent in units of "
     "(N-1)/N x Psi, and where its worker-seconds go:";
 
+/// What a reader of the tables would not expect, a line each.
+std::vector<std::string> notes(const Json& summary) {
+  std::vector<std::string> lines;
+  for (const Json& v : summary["variants"]) {
+    const auto add = [&](const std::string& text) {
+      lines.push_back(fmt::format("{}: {}", v["name"].get<std::string>(), text));
+    };
+    for (const Json& seed : v["seeds"]) {
+      if (!seed.contains("skipped_steps") || !seed["skipped_steps"].is_number()) continue;
+      const auto skipped = seed["skipped_steps"].get<std::uint64_t>();
+      if (skipped == 0) continue;
+      add(fmt::format("seed {} skipped {} of {} steps for non-finite gradients",
+                      seed["seed"].get<std::uint64_t>(), skipped,
+                      v["steps"].get<std::uint64_t>()));
+    }
+    for (const Json& text : v["fallbacks"]) add(text.get<std::string>());
+    for (const Json& key : v["ignored_keys"]) {
+      add(key.get<std::string>() + " has no effect here");
+    }
+  }
+  return lines;
+}
+
 std::string header_line(const Json& summary) {
   std::vector<std::string> levels;
   for (const Json& level : summary["cluster"]["levels"]) {
@@ -143,6 +166,8 @@ std::string summary_table(const Json& summary) {
   if (const TextTable states = state_table(summary); !states.rows.empty()) {
     out += std::string("\n") + kStateCaption + "\n\n" + states.text();
   }
+  const auto lines = notes(summary);
+  if (!lines.empty()) out += fmt::format("\nNotes:\n  {}\n", fmt::join(lines, "\n  "));
   return out;
 }
 
@@ -158,6 +183,8 @@ std::string summary_markdown(const Json& summary, const std::string& title) {
   if (const TextTable states = state_table(summary); !states.rows.empty()) {
     out += std::string("\n") + kStateCaption + "\n\n" + states.markdown();
   }
+  const auto lines = notes(summary);
+  if (!lines.empty()) out += fmt::format("\nNotes:\n\n- {}\n", fmt::join(lines, "\n- "));
   return out;
 }
 

@@ -72,6 +72,8 @@ void check_differences(const EngineConfig& config, const hierarchy::Topology& to
 /// UsageError for a codec that the exact rules leave no tensor for: it would do nothing, which
 /// is a mistake and not a run without codecs.
 void check_routes(const EngineConfig& config, std::span<const TensorSpec> tensors);
+/// UsageError for different codecs of gradients at levels that one all-to-all crosses at once.
+void check_hops(const EngineConfig& config, int ranks);
 
 /// What differences of weights are taken to: the replica of stages 1 and 2, the secondary at
 /// stage 3. Whole tensors in canonical order, so that any stage and any N can take it over.

@@ -192,14 +192,15 @@ Tensor two_hops(const Codec& codec, const CodecData& data, std::size_t group) {
 }
 
 Tensor ring(const Codec& codec, const CodecData& data) {
+  const auto ranks = static_cast<float>(data.by_rank.size());
   Tensor sum = in_fp32(data.by_rank[0]), decoded = fp32(data.n());
+  quant::divide(sum.view(), ranks, sum.view());  // Partial means travel: no sum overflows.
   for (std::size_t r = 1; r < data.by_rank.size(); ++r) {
     const auto wire = encoded(codec, sum.view(), context(0, static_cast<std::uint32_t>(r - 1)));
-    quant::convert(data.by_rank[r].view(), sum.view());
+    quant::divide(data.by_rank[r].view(), ranks, sum.view());
     call_decode(codec, wire, context(0, static_cast<std::uint32_t>(r)), decoded.view());
     quant::accumulate(sum.view(), decoded.view());
   }
-  quant::divide(sum.view(), static_cast<float>(data.by_rank.size()), sum.view());
   return sum;
 }
 

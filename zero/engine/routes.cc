@@ -33,6 +33,17 @@ void check_routes(const EngineConfig& c, std::span<const TensorSpec> tensors) {
   }
 }
 
+void check_hops(const EngineConfig& c, int ranks) {
+  if (c.algorithm != hierarchy::Algorithm::kAllToAll) return;
+  if (c.policy.optimizer != 1 && c.policy.optimizer != ranks) return;
+  for (const auto& codec : c.grad_codecs) {
+    if (codec->spec() == c.grad_codecs.back()->spec()) continue;
+    throw UsageError(
+        "codecs.gradients", "one codec: all_to_all is a single hop",
+        fmt::format("'{}' beside '{}'", codec->spec(), c.grad_codecs.back()->spec()));
+  }
+}
+
 RouteTable::RouteTable(const EngineContext& context) {
   const EngineConfig& c = context.config;
   check_routes(c, context.tensors());
@@ -115,14 +126,7 @@ void validate(const EngineContext& context) {
           "codecs.gradients",
           "algorithm hierarchical or all_to_all (a ring would quantize at every hop)", "ring");
     }
-    const bool one_hop = c.algorithm == hierarchy::Algorithm::kAllToAll &&
-                         (p.optimizer == 1 || p.optimizer == context.ranks());
-    for (const auto& codec : c.grad_codecs) {
-      if (!one_hop || codec->spec() == c.grad_codecs.back()->spec()) continue;
-      throw UsageError(
-          "codecs.gradients", "one codec: all_to_all is a single hop",
-          fmt::format("'{}' beside '{}'", codec->spec(), c.grad_codecs.back()->spec()));
-    }
+    check_hops(c, context.ranks());
   }
   if (c.predivide != 0 && p.optimizer != 1 && p.optimizer != context.ranks()) {
     throw UsageError("gradient_predivide_factor", "unset with hsdp and mics",
