@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -128,6 +129,13 @@ std::vector<std::string> notes(const Json& summary) {
     const auto add = [&](const std::string& text) {
       lines.push_back(fmt::format("{}: {}", v["name"].get<std::string>(), text));
     };
+    const Json& gradients = v["codecs"]["gradients"];
+    const bool exact = v["codecs"]["weights"] == "exact" &&
+                       std::all_of(gradients.begin(), gradients.end(),
+                                   [](const Json& codec) { return codec == "exact"; });
+    if (v["baseline"].get<bool>() && !exact) {
+      add("is the baseline and has a codec; differences are not to an exact run");
+    }
     for (const Json& seed : v["seeds"]) {
       if (!seed.contains("skipped_steps") || !seed["skipped_steps"].is_number()) continue;
       const auto skipped = seed["skipped_steps"].get<std::uint64_t>();

@@ -119,6 +119,12 @@ TEST(Config, PastedDeepSpeedConfigRuns) {
 }
 
 TEST(Config, IgnoredAutoIsUnset) {
+  const auto exact = parse_one(with(R"("zeropp": {
+      "codecs": {"gradients": "int4"}, "algorithm": "hierarchical",
+      "exact": {"weights": {"below": 9}, "gradients": {"patterns": ["nosuch", "wte*"]}}})"));
+  EXPECT_THAT(exact.ignored_keys,
+              testing::UnorderedElementsAre("zeropp.exact.weights",
+                                            "zeropp.exact.gradients.patterns 'nosuch'"));
   EXPECT_THAT(parse_one(with(R"("steps_per_print": "auto", "dump_state": null)")).ignored_keys,
               testing::IsEmpty());
 }

@@ -78,6 +78,12 @@ TEST(JsonIo, WriteAtomicLeavesNoPieces) {
   EXPECT_THROW(write_atomic(dir / "b.json", "text"), UsageError);
   EXPECT_THROW(write_atomic(dir / "missing" / "c.json", "text"), UsageError);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 2);
+  fs::create_symlink("a.json", dir / "link");
+  write_atomic(dir / "link", "third");
+  EXPECT_TRUE(fs::is_symlink(dir / "link"));
+  EXPECT_EQ(read_text(dir / "a.json"), "third");
+  EXPECT_THROW(write_atomic("/dev/full", "text"), UsageError);
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
   EXPECT_THROW(make_directory(dir / "a.json" / "x"), UsageError);
   EXPECT_THROW(read_text(dir), UsageError);
   fs::remove_all(dir);

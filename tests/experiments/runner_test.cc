@@ -9,6 +9,7 @@
 
 #include "experiments/json_io.h"
 #include "experiments/run_lock.h"
+#include "experiments/summary.h"
 #include "quant/error.h"
 #include "tests/experiments/temp_dir.h"
 #include "zero/data.h"
@@ -110,6 +111,8 @@ TEST_F(Run, SummaryHasTheSchemaOfTheDesign) {
     EXPECT_EQ(v["status"], "ok");
     EXPECT_EQ(v["seeds"].size(), 2u);
     EXPECT_EQ(v["ignored_keys"], Json::array({"wall_clock_breakdown"}));
+    EXPECT_THAT(summary_table(s), HasSubstr(v["name"].get<std::string>() +
+                                            ": wall_clock_breakdown has no effect"));
     EXPECT_EQ(v["memory_per_rank"]["model_state_bytes"], v["memory_per_rank"]["formula_bytes"]);
     for (const char* link : {"node", "net"}) {
       EXPECT_EQ(v["traffic_per_step"][link]["bytes_sum"],
