@@ -11,6 +11,7 @@
 #include "quant/metrics.h"
 #include "quant/registry.h"
 #include "tests/quant/codec_data.h"
+#include "tests/quant/error_of.h"
 
 namespace zeropp::quant {
 namespace {
@@ -104,15 +105,6 @@ TEST(Hadamard, TakesTheErrorOffOutliers) {
   std::vector<float> x = make_data("normal", 4096);
   for (std::size_t i = 5; i < x.size(); i += 128) x[i] *= 30;
   EXPECT_LT(nmse("hadamard(128)|int4:block=128", x), nmse("int4:block=128", x) / 3);
-}
-
-std::string error_of(const std::string& spec) {
-  try {
-    make_codec(spec);
-  } catch (const UsageError& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Hadamard, SpecsAreChecked) {

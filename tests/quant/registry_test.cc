@@ -4,20 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "quant/error.h"
+#include "tests/quant/error_of.h"
 
 namespace zeropp::quant {
 namespace {
 
 using testing::HasSubstr;
-
-std::string error_of(const std::string& spec) {
-  try {
-    make_codec(spec);
-  } catch (const UsageError& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 TEST(Registry, CanonicalSpecs) {
   EXPECT_EQ(make_codec("int8")->spec(), "int8:block=2048");

@@ -11,6 +11,7 @@
 #include "quant/prefix_code.h"
 #include "quant/registry.h"
 #include "tests/quant/codec_data.h"
+#include "tests/quant/error_of.h"
 
 namespace zeropp::quant {
 namespace {
@@ -23,15 +24,6 @@ std::vector<int> ints(const Bytes& bytes) {
   std::vector<int> x;
   for (const std::byte b : bytes) x.push_back(static_cast<int>(b));
   return x;
-}
-
-std::string error_of(const std::string& spec) {
-  try {
-    make_codec(spec);
-  } catch (const UsageError& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 TEST(Topk, BytesByHand) {
