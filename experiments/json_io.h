@@ -25,7 +25,8 @@ std::string float_text(double value);
 double to_double(const Json& value);
 
 /// Writes to a temporary name in the same folder, then renames: readers see the old file or the
-/// new one. A link stays a link; a device or a pipe is written to. UsageError when it cannot be.
+/// new one. A link stays a link; a device or a pipe is written to. UsageError when it cannot
+/// be.
 void write_atomic(const std::filesystem::path& name, std::string_view text);
 /// create_directories with a UsageError.
 void make_directory(const std::filesystem::path& path);
