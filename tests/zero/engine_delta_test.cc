@@ -95,6 +95,26 @@ TEST(Delta, EveryLevelsSecondaryGivesTheSameBits) {
   }
 }
 
+TEST(Delta, TakesDecoratedCodecs) {
+  for (const char* spec :
+       {"delta|hadamard(4)|int4:block=16", "delta|hadamard(4,random=yes)|int4:block=16",
+        "delta|mxfp4", "delta|bf16"}) {
+    SCOPED_TRACE(spec);
+    Experiment e{.topology = Topology::two_level(2, 2), .config = delta_config(spec)};
+    e.model = [](int) { return tied_mlp({.dtype = Dtype::kBF16}); };
+    Results first;
+    for (const auto& scheme : references(2)) {
+      e.scheme = scheme.request;
+      const Results results = run(e);
+      if (first.empty()) first = results;
+      expect_same(first, results);
+    }
+    EXPECT_EQ(first[0].routes[0].weights.rfind("delta|", 0), 0U);
+    quantize_weights(e.config);
+    EXPECT_NE(run(e)[0].hashes, first[0].hashes);
+  }
+}
+
 TEST(Delta, BucketsPrefetchAndLaunchesChangeNoBit) {
   for (const auto& scheme : references(2)) {
     SCOPED_TRACE(scheme.name);
