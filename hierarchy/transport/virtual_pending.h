@@ -27,6 +27,7 @@ class PendingExchange final : public Pending::Impl {
   void post();
 
   // From the worker's own blocks: more are in flight than malloc keeps at hand.
+  // NOLINTNEXTLINE(misc-new-delete-overloads): the sized delete is its match.
   static void* operator new(std::size_t bytes) { return quant::allocate_block(bytes); }
   static void operator delete(void* p, std::size_t bytes) noexcept {
     quant::free_block(static_cast<std::byte*>(p), bytes);

@@ -12,8 +12,6 @@
 namespace zeropp::experiments {
 namespace {
 
-using testing::AllOf;
-using testing::Each;
 using testing::HasSubstr;
 
 class CodecsCommand : public Cli {

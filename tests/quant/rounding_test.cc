@@ -119,7 +119,7 @@ TEST_P(WholeSteps, NeverMove) {
   }
 }
 
-const auto case_name = [](const auto& i) { return "case" + std::to_string(i.index); };
+const auto kCaseName = [](const auto& i) { return "case" + std::to_string(i.index); };
 INSTANTIATE_TEST_SUITE_P(
     Codecs, Stochastic,
     testing::Values("int8:block=256,rounding=stochastic", "int4:block=128,rounding=stochastic",
@@ -128,12 +128,12 @@ INSTANTIATE_TEST_SUITE_P(
                     "mxfp8:format=e5m2,rounding=stochastic", "mxfp6:rounding=stochastic",
                     "mxfp6:format=e3m2,rounding=stochastic", "mxfp4:rounding=stochastic",
                     "nf4:rounding=stochastic", "nvfp4:rounding=stochastic"),
-    case_name);
+    kCaseName);
 INSTANTIATE_TEST_SUITE_P(Codecs, WholeSteps,
                          testing::Values("int8:block=256,rounding=stochastic",
                                          "int4:block=128,rounding=stochastic",
                                          "int4:block=128,rounding=correlated"),
-                         case_name);
+                         kCaseName);
 
 // ---- Small floats. -------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -331,7 +332,7 @@ TEST(DeltaReference, CarriesARunOnBitForBit) {
       resumed.before_step = [&](Engine& engine, int step) {
         if (step == 2) engine.load_masters(saved, &reference);
       };
-      std::uint64_t exact = 99;
+      std::atomic<std::uint64_t> exact{99};  // Every rank says it.
       resumed.at_end = [&](Engine& engine) { exact = engine.unreferenced_gathers(); };
       expect_same(whole, run(resumed));
       EXPECT_EQ(exact, 0U);
@@ -358,8 +359,8 @@ TEST(DeltaReference, IsRenewedByOneExactGatherAfterAnEdit) {
       edited[0][i] = static_cast<float>(i % 13) / 64;  // Exact in sums.
       sum += edited[0][i];
     }
-    std::uint64_t before = 99, after = 99;
-    double deployed = 0;
+    std::atomic<std::uint64_t> before{99}, after{99};
+    std::atomic<double> deployed{0};
     e.before_step = [&](Engine& engine, int step) {
       if (step != 2) return;
       engine.evaluate(5);  // Another mode of the store, which an edit must survive.
