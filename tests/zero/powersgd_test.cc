@@ -181,8 +181,8 @@ TEST(PowerSgd, IsThePapersWithErrorFeedbackAndWarmStart) {
 TEST(PowerSgd, RecoversAMeanOfItsRank) {
   // Two terms; each rank has its own factors on the left, all the same on the right.
   const auto gradient = [](int rank, const GradPoint& p) {
-    const auto i = static_cast<float>(p.element / kCols),
-               j = static_cast<float>(p.element % kCols);
+    const std::size_t row = p.element / kCols, column = p.element % kCols;
+    const auto i = static_cast<float>(row), j = static_cast<float>(column);
     return static_cast<float>(rank + 1) * (i - 3) * (j + 1) + std::sin(i + rank) * std::cos(j);
   };
   for (const int rank : {2, 3}) {
