@@ -8,8 +8,8 @@
 #include <span>
 #include <utility>
 
-#include "experiments/codecs/calls.h"
 #include "experiments/codecs/families.h"
+#include "quant/contract/calls.h"
 #include "quant/convert.h"
 #include "quant/metrics.h"
 
@@ -21,6 +21,10 @@ using quant::CodecContext;
 using quant::Dtype;
 using quant::MemoryKind;
 using quant::Tensor;
+using quant::contract::call_decode;
+using quant::contract::call_decode_sum;
+using quant::contract::call_encode;
+using quant::contract::call_reduce_encode;
 
 Tensor fp32(std::size_t n) { return {nullptr, MemoryKind::kHost, Dtype::kF32, n}; }
 
@@ -182,7 +186,7 @@ Tensor two_hops(const Codec& codec, const CodecData& data, std::size_t group) {
     const Wires inner = encode_all(codec, data, first, group);
     auto& wire = outer.emplace_back(codec.max_wire_size(data.n()));
     wire.resize(call_reduce_encode(
-        codec, spans(inner), data.n(), 1,
+        codec, codec, spans(inner), data.n(), 1,
         hop_context(first, first / group, data.by_rank.size() / group, 1), wire));
   }
   Tensor mean = fp32(data.n());

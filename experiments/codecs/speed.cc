@@ -5,14 +5,17 @@
 #include <cstring>
 #include <span>
 
-#include "experiments/codecs/calls.h"
 #include "experiments/codecs/measure.h"
 #include "quant/codec_state.h"
+#include "quant/contract/calls.h"
 
 namespace zeropp::experiments {
 namespace {
 
 using quant::MemoryKind;
+using quant::contract::call_decode;
+using quant::contract::call_encode;
+using quant::contract::call_reduce_encode;
 
 /// Quantile q of sorted values, between neighbours linear.
 double quantile(const std::vector<double>& sorted, double q) {
@@ -86,8 +89,8 @@ CodecSpeed measure_speed(const quant::Codec& codec, const CodecData& data, int r
     keep(y.view().data);
   });
   speed.reduce_encode = rate(bytes, repetitions, [&] {
-    call_reduce_encode(codec, wires, x.size(), static_cast<float>(wires.size()), receiver,
-                       wire.span());
+    call_reduce_encode(codec, codec, wires, x.size(), static_cast<float>(wires.size()),
+                       receiver, wire.span());
     keep(wire.data());
   });
   return speed;

@@ -31,9 +31,9 @@ bool refuses(const F& f) {
 /// Everything that decoding gives of one wire: decode, decode_sum, decode_add.
 Bytes decoded_bytes(const Codec& codec, const Bytes& wire, Dtype dtype, std::size_t n) {
   Numbers decoded(dtype, n), sum(dtype, n);
-  decode_into(codec, wire, decoded.view());
+  call_decode(codec, wire, context(), decoded.view());
   const std::vector<std::span<const std::byte>> wires(3, wire);
-  decode_sum_into(codec, wires, 3, sum.view());
+  call_decode_sum(codec, wires, 3, context(), sum.view());
   std::vector<float> added(n, 0.5F);
   if (!codec.traits().receiver_state) codec.decode_add(wire, added);
   Bytes all = decoded.bytes();
@@ -54,7 +54,7 @@ Bytes decode_guarded(const Codec& codec, std::span<const std::byte> wire, Dtype 
   constexpr std::size_t kGuard = 32;
   Bytes out(n * size_of(dtype) + 2 * kGuard, kCanary);
   const bool refused = refuses([&] {
-    decode_into(codec, wire, {out.data() + kGuard, dtype, n});
+    call_decode(codec, wire, context(), {out.data() + kGuard, dtype, n});
   });
   for (std::size_t i = 0; i < kGuard; ++i) {
     expect(out[i] == kCanary, "decode writes before its view");
@@ -121,8 +121,8 @@ void writes_what_it_reports(Subject& s) {
     const ConstView v = x.view();
     const std::size_t size = codec.max_wire_size(v.n);
     Bytes a(size + 8, std::byte{0x00}), b(size + 8, kCanary);
-    const std::size_t used = encode_into(codec, v, context(), std::span(a).first(size));
-    expect(encode_into(codec, v, context(), std::span(b).first(size)) == used,
+    const std::size_t used = call_encode(codec, v, context(), std::span(a).first(size));
+    expect(call_encode(codec, v, context(), std::span(b).first(size)) == used,
            "two encodes of the same report different sizes");
     expect(used <= size, "encode reports more than wire_bytes");
     expect(used == size || !codec.traits().fixed_rate,
@@ -196,11 +196,11 @@ void needs_no_alignment(Subject& s) {
     Numbers in(Dtype::kF32, n, shift), out(Dtype::kF32, n, shift);
     convert(view(x), in.view());
     const auto room = std::span(moved).subspan(shift);
-    const std::size_t used = encode_into(codec, in.view(), context(), room);
+    const std::size_t used = call_encode(codec, in.view(), context(), room);
     const auto at = room.first(used);
     expect(used == wire.size() && std::equal(at.begin(), at.end(), wire.begin()),
            "encode gives other bytes");
-    decode_into(codec, at, out.view());
+    call_decode(codec, at, context(), out.view());
     expect(same_bits(out.floats(), y), "decode gives other numbers");
   }
 }
@@ -211,8 +211,8 @@ void short_wires_are_refused(Subject& s) {
   Bytes wire(codec.max_wire_size(100));
   const auto cut = std::span(wire).first(wire.size() - 1);
   s.at("n = 100, one byte too few");
-  expect(refuses([&] { encode_into(codec, view(x), context(), cut); }), "encode takes it");
-  expect(refuses([&] { decode_sum_into(codec, {}, 1, mut_view(x)); }),
+  expect(refuses([&] { call_encode(codec, view(x), context(), cut); }), "encode takes it");
+  expect(refuses([&] { call_decode_sum(codec, {}, 1, context(), mut_view(x)); }),
          "decode_sum takes no source at all");
   if (!s.traits().fixed_rate) {
     const Bytes sent = encode(codec, view(x));
@@ -225,10 +225,10 @@ void short_wires_are_refused(Subject& s) {
     }
     return;
   }
-  expect(refuses([&] { decode_into(codec, cut, mut_view(x)); }), "decode takes it");
+  expect(refuses([&] { call_decode(codec, cut, context(), mut_view(x)); }), "decode takes it");
   expect(refuses([&] { codec.decode_add(cut, x); }), "decode_add takes it");
   const std::vector<std::span<const std::byte>> wires{wire, cut};
-  expect(refuses([&] { decode_sum_into(codec, wires, 1, mut_view(x)); }),
+  expect(refuses([&] { call_decode_sum(codec, wires, 1, context(), mut_view(x)); }),
          "decode_sum takes it");
 }
 

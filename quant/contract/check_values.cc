@@ -108,7 +108,7 @@ void compare_means(const Subject& s, std::span<const std::span<const std::byte>>
   auto mean = sum.value;
   for (float& v : mean) v = std::isnan(v) ? kNan : v / divisor;
   std::vector<float> got(mean.size());
-  decode_sum_into(codec, wires, divisor, mut_view(got));
+  call_decode_sum(codec, wires, divisor, context(), mut_view(got));
   if (!traits.receiver_state) {
     std::vector<float> base(mean.size());
     codec.Codec::decode_sum(wires, divisor, mut_view(base));
@@ -122,7 +122,7 @@ void compare_means(const Subject& s, std::span<const std::span<const std::byte>>
   }
   expect(same_bits(got, mean), "decode_sum is not the sum of decodes");
   Numbers half(Dtype::kBF16, mean.size());
-  decode_sum_into(codec, wires, divisor, half.view());
+  call_decode_sum(codec, wires, divisor, context(), half.view());
   expect(half.bytes() == Numbers(Dtype::kBF16, mean).bytes(),
          "decode_sum to bf16 is not the rounded sum");
   compare_reduced(s, wires, divisor, mean, near);
@@ -165,7 +165,7 @@ void output_dtypes_agree(Subject& s) {
   for (const Dtype d : kDtypes) {
     s.at(std::string(name(d)) + ", n = 1000, exponents");
     Numbers got(d, x.size());
-    decode_into(s.codec(), wire, got.view());
+    call_decode(s.codec(), wire, context(), got.view());
     expect(got.bytes() == Numbers(d, y).bytes(), "decode is not the rounded fp32 value");
   }
 }

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <map>
 
-#include "quant/codec_state.h"
 #include "quant/convert.h"
 #include "quant/rng.h"
 #include "quant/simd.h"
@@ -102,55 +101,23 @@ CodecContext hop_context(std::uint32_t sender) {
   return ctx;
 }
 
-std::size_t encode_into(const Codec& c, ConstView x, CodecContext ctx,
-                        std::span<std::byte> wire) {
-  CodecState fresh;
-  if (ctx.state == nullptr) ctx.state = &fresh;
-  return c.encode(x, ctx, wire);
-}
-
-void decode_into(const Codec& c, std::span<const std::byte> wire, MutView out,
-                 CodecContext ctx) {
-  CodecState fresh;
-  if (ctx.state == nullptr) ctx.state = &fresh;
-  c.traits().receiver_state ? c.decode_with(wire, ctx, out) : c.decode(wire, out);
-}
-
-void decode_sum_into(const Codec& c, std::span<const std::span<const std::byte>> wires,
-                     float divisor, MutView out) {
-  CodecState fresh;
-  CodecContext ctx = context();
-  ctx.state = &fresh;
-  c.traits().receiver_state ? c.decode_sum_with(wires, divisor, ctx, out)
-                            : c.decode_sum(wires, divisor, out);
-}
-
 Bytes reduce_encode(const Codec& to, const Codec& from,
                     std::span<const std::span<const std::byte>> wires, std::size_t n,
                     float divisor) {
-  CodecState fresh;
-  CodecContext ctx = context();
-  ctx.state = &fresh;
   Bytes wire(to.max_wire_size(n));
-  if (from.traits().receiver_state) {
-    std::vector<float> sum(n);
-    from.decode_sum_with(wires, divisor, ctx, mut_view(sum));
-    wire.resize(to.encode(view(sum), ctx, wire));
-  } else {
-    wire.resize(to.reduce_encode(from.decoder(), wires, n, divisor, ctx, wire));
-  }
+  wire.resize(call_reduce_encode(to, from, wires, n, divisor, context(), wire));
   return wire;
 }
 
 Bytes encode(const Codec& c, ConstView x, const CodecContext& ctx) {
   Bytes wire(c.max_wire_size(x.n));
-  wire.resize(encode_into(c, x, ctx, wire));
+  wire.resize(call_encode(c, x, ctx, wire));
   return wire;
 }
 
 std::vector<float> decode(const Codec& c, const Bytes& wire, std::size_t n) {
   std::vector<float> y(n);
-  decode_into(c, wire, mut_view(y));
+  call_decode(c, wire, context(), mut_view(y));
   return y;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quant/codec.h"
+#include "quant/contract/calls.h"
 #include "quant/dtype.h"
 
 namespace zeropp::quant::contract {
@@ -44,13 +45,6 @@ CodecContext context(std::uint32_t sender = 3);
 /// Of one of six senders whose spans are summed, in a second hop.
 CodecContext hop_context(std::uint32_t sender = 3);
 
-// Calls with a fresh state where the codec needs one and the context brings none.
-std::size_t encode_into(const Codec& c, ConstView x, CodecContext ctx,
-                        std::span<std::byte> wire);
-void decode_into(const Codec& c, std::span<const std::byte> wire, MutView out,
-                 CodecContext ctx = context());
-void decode_sum_into(const Codec& c, std::span<const std::span<const std::byte>> wires,
-                     float divisor, MutView out);
 /// What a collective does between two hops.
 Bytes reduce_encode(const Codec& to, const Codec& from,
                     std::span<const std::span<const std::byte>> wires, std::size_t n,
