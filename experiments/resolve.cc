@@ -281,7 +281,6 @@ void check_together(const VariantConfig& v, const hierarchy::Topology& topology)
     refuse("a stage that gathers weights (1, 2, 3) on several ranks for a codec of weights",
            fmt::format("{} at stage {}", v.weight_codec, policy.stage));
   }
-  zero::check_differences(v.engine, topology);
   if (v.engine.weight_codec && v.engine.weight_codec->traits().stateful &&
       policy.gathers_units()) {
     refuse(
@@ -405,8 +404,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   resolve_codecs(c, topology, v);
   resolve_engine(c, v);
   check_together(v, topology);
-  zero::check_hops(v.engine, topology.ranks());
-  zero::check_routes(v.engine, zero::make_gpt(v.model)->tensors());
+  zero::check_config(v.engine, topology, zero::make_gpt(v.model)->tensors());
   v.resolved = resolved_json(config, v, topology);
   return v;
 }

@@ -28,7 +28,7 @@ class Engine::Impl {
       : context_{.comm = comm, .model = model, .memory = memory, .config = checked(config)},
         codec_state_(&memory),
         data_(data),
-        routes_((validate(context_), context_)),
+        routes_((check_config(config, comm.transport.topology(), model.tensors()), context_)),
         optimizer_(context_),
         weights_(context_, routes_, optimizer_),
         gradients_(context_, routes_),

@@ -65,15 +65,10 @@ struct EngineConfig {
   bool compresses_gradients() const { return !grad_codecs.empty() || powersgd_rank > 0; }
 };
 
-/// UsageError where a codec of differences (`delta`) has no reference that it could add to:
-/// gradients; stage 3 without a secondary at a level's group and hierarchical gathers; HSDP,
-/// MiCS. The engine calls it; readers of a config may, before there are ranks.
-void check_differences(const EngineConfig& config, const hierarchy::Topology& topology);
-/// UsageError for a codec that the exact rules leave no tensor for: it would do nothing, which
-/// is a mistake and not a run without codecs.
-void check_routes(const EngineConfig& config, std::span<const TensorSpec> tensors);
-/// UsageError for different codecs of gradients at levels that one all-to-all crosses at once.
-void check_hops(const EngineConfig& config, int ranks);
+/// UsageError for every codec that nothing would use and every combination that cannot work.
+/// The engine calls it; readers of a config may, before there are ranks.
+void check_config(const EngineConfig& config, const hierarchy::Topology& topology,
+                  std::span<const TensorSpec> tensors);
 
 /// What differences of weights are taken to: the replica of stages 1 and 2, the secondary at
 /// stage 3. Whole tensors in canonical order, so that any stage and any N can take it over.

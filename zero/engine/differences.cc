@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "quant/error.h"
-#include "zero/engine.h"
+#include "zero/engine/routes.h"
 
 namespace zeropp::zero {
 namespace {

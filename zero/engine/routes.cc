@@ -9,44 +9,8 @@
 
 namespace zeropp::zero {
 
-void check_routes(const EngineConfig& c, std::span<const TensorSpec> tensors) {
-  const auto none = [&](const auto& takes_it) {
-    return std::none_of(tensors.begin(), tensors.end(), takes_it);
-  };
-  const auto refuse = [](const char* key, const std::string& spec) {
-    throw UsageError(key, "a tensor that takes it: the exact rules leave none",
-                     fmt::format("'{}'", spec));
-  };
-  if (c.weight_codec &&
-      none([&](const TensorSpec& t) { return !c.exact_weights.applies(t); })) {
-    refuse("codecs.weights", c.weight_codec->spec());
-  }
-  if (!c.grad_codecs.empty() &&
-      none([&](const TensorSpec& t) { return !c.exact_grads.applies(t); })) {
-    refuse("codecs.gradients", c.grad_codecs[0]->spec());
-  }
-  if (c.powersgd_rank > 0 &&
-      none([&](const TensorSpec& t) { return travels_low_rank(c, t); })) {
-    throw UsageError("codecs.gradients",
-                     "a matrix for which rank * (rows + columns) is at most half its elements",
-                     fmt::format("'{}'", powersgd_spec(c.powersgd_rank)));
-  }
-}
-
-void check_hops(const EngineConfig& c, int ranks) {
-  if (c.algorithm != hierarchy::Algorithm::kAllToAll) return;
-  if (c.policy.optimizer != 1 && c.policy.optimizer != ranks) return;
-  for (const auto& codec : c.grad_codecs) {
-    if (codec->spec() == c.grad_codecs.back()->spec()) continue;
-    throw UsageError(
-        "codecs.gradients", "one codec: all_to_all is a single hop",
-        fmt::format("'{}' beside '{}'", codec->spec(), c.grad_codecs.back()->spec()));
-  }
-}
-
 RouteTable::RouteTable(const EngineContext& context) {
   const EngineConfig& c = context.config;
-  check_routes(c, context.tensors());
   for (const auto& codec : c.grad_codecs) levels_.push_back(codec.get());
   differences_ = c.weight_codec && c.weight_codec->traits().difference;
   for (const TensorSpec& t : context.tensors()) {
@@ -88,15 +52,56 @@ bool keeps_codec_state(const EngineConfig& config) {
          std::any_of(config.grad_codecs.begin(), config.grad_codecs.end(), keeps);
 }
 
-void validate(const EngineContext& context) {
-  const EngineConfig& c = context.config;
+namespace {
+
+/// A codec that does nothing is a mistake, not a run without codecs.
+void check_routes(const EngineConfig& c, std::span<const TensorSpec> tensors) {
+  const auto none = [&](const auto& takes_it) {
+    return std::none_of(tensors.begin(), tensors.end(), takes_it);
+  };
+  const auto refuse = [](const char* key, const std::string& spec) {
+    throw UsageError(key, "a tensor that takes it: the exact rules leave none",
+                     fmt::format("'{}'", spec));
+  };
+  if (c.weight_codec &&
+      none([&](const TensorSpec& t) { return !c.exact_weights.applies(t); })) {
+    refuse("codecs.weights", c.weight_codec->spec());
+  }
+  if (!c.grad_codecs.empty() &&
+      none([&](const TensorSpec& t) { return !c.exact_grads.applies(t); })) {
+    refuse("codecs.gradients", c.grad_codecs[0]->spec());
+  }
+  if (c.powersgd_rank > 0 &&
+      none([&](const TensorSpec& t) { return travels_low_rank(c, t); })) {
+    throw UsageError("codecs.gradients",
+                     "a matrix for which rank * (rows + columns) is at most half its elements",
+                     fmt::format("'{}'", powersgd_spec(c.powersgd_rank)));
+  }
+}
+
+void check_hops(const EngineConfig& c, int ranks) {
+  if (c.algorithm != hierarchy::Algorithm::kAllToAll) return;
+  if (c.policy.optimizer != 1 && c.policy.optimizer != ranks) return;
+  for (const auto& codec : c.grad_codecs) {
+    if (codec->spec() == c.grad_codecs.back()->spec()) continue;
+    throw UsageError(
+        "codecs.gradients", "one codec: all_to_all is a single hop",
+        fmt::format("'{}' beside '{}'", codec->spec(), c.grad_codecs.back()->spec()));
+  }
+}
+
+}  // namespace
+
+void check_config(const EngineConfig& c, const hierarchy::Topology& topology,
+                  std::span<const TensorSpec> tensors) {
   const StagePolicy& p = c.policy;
-  const auto levels = static_cast<std::size_t>(context.comm.transport.topology().levels());
+  const auto levels = static_cast<std::size_t>(topology.levels());
+  const int ranks = topology.ranks();
   if (c.weight_codec && !p.gathers_units() && !p.gathers_at_step()) {
     throw UsageError("codecs.weights", "a stage that gathers weights (1, 2 or 3)",
                      fmt::format("'{}' at stage {}", c.weight_codec->spec(), p.stage));
   }
-  check_differences(c, context.comm.transport.topology());
+  check_differences(c, topology);
   if (c.weight_codec && c.weight_codec->traits().stateful && p.gathers_units()) {
     throw UsageError("codecs.weights",
                      "a codec without state where units gather their weights several times a "
@@ -112,7 +117,7 @@ void validate(const EngineContext& context) {
                      "own gradient when the world's mean is formed",
                      "two_hop");
   }
-  if (c.compresses_gradients() && context.ranks() == 1) {
+  if (c.compresses_gradients() && ranks == 1) {
     throw UsageError("codecs.gradients", "at least two ranks", "1: nothing would be sent");
   }
   if (!c.grad_codecs.empty()) {
@@ -126,9 +131,9 @@ void validate(const EngineContext& context) {
           "codecs.gradients",
           "algorithm hierarchical or all_to_all (a ring would quantize at every hop)", "ring");
     }
-    check_hops(c, context.ranks());
+    check_hops(c, ranks);
   }
-  if (c.predivide != 0 && p.optimizer != 1 && p.optimizer != context.ranks()) {
+  if (c.predivide != 0 && p.optimizer != 1 && p.optimizer != ranks) {
     throw UsageError("gradient_predivide_factor", "unset with hsdp and mics",
                      std::to_string(c.predivide));
   }
@@ -144,6 +149,7 @@ void validate(const EngineContext& context) {
   if (c.reduce_bucket == 0 || c.gather_bucket == 0) {
     throw UsageError("reduce_bucket_size, allgather_bucket_size", "at least 1", "0");
   }
+  check_routes(c, tensors);
 }
 
 }  // namespace zeropp::zero

@@ -39,7 +39,9 @@ class RouteTable {
 /// Does a codec of the config keep state?
 bool keeps_codec_state(const EngineConfig& config);
 
-/// UsageError for every codec that nothing would use and every combination that cannot work.
-void validate(const EngineContext& context);
+/// The part of check_config about codecs of differences (`delta`), which need a reference that
+/// they can add to. Not with gradients; stage 3 without a secondary at a level's group and
+/// hierarchical gathers; HSDP, MiCS.
+void check_differences(const EngineConfig& config, const hierarchy::Topology& topology);
 
 }  // namespace zeropp::zero
