@@ -15,13 +15,9 @@ std::vector<ShardPiece> shard_pieces(const ChunkMap& map, int modulus, int rank)
 }
 
 std::size_t shard_elems(const ChunkMap& map, int modulus, int rank) {
-  const std::size_t chunk = map.chunk_elems();
-  if (chunk == 0) return 0;
-  const auto m = static_cast<std::size_t>(modulus);
-  const std::size_t residue = static_cast<std::size_t>(rank) % m;
-  const std::size_t full = map.numel / chunk;  // Chunks before the short one.
-  const std::size_t mine = full > residue ? (full - residue - 1) / m + 1 : 0;
-  return mine * chunk + (full % m == residue ? map.numel % chunk : 0);
+  const ShardCounts counts(map, modulus);
+  const auto residue = static_cast<std::size_t>(rank % modulus);
+  return counts.full(residue) * map.chunk_elems() + counts.rest(residue);
 }
 
 }  // namespace zeropp::hierarchy

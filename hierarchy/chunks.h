@@ -35,17 +35,24 @@ struct ShardPiece {
 std::vector<ShardPiece> shard_pieces(const ChunkMap& map, int modulus, int rank);
 std::size_t shard_elems(const ChunkMap& map, int modulus, int rank);
 
-/// The shards of all residues at once: use(residue, full chunks, elements of a short one).
-template <class Use>
-void for_shards(const ChunkMap& map, int modulus, Use&& use) {
-  const std::size_t chunk = map.chunk_elems();
-  if (chunk == 0) return;
-  const auto m = static_cast<std::size_t>(modulus);
-  const std::size_t full = map.numel / chunk;  // Chunks before the short one.
-  const std::size_t each = full / m, more = full % m, rest = map.numel % chunk;
-  for (std::size_t residue = 0; residue < m; ++residue) {
-    use(static_cast<int>(residue), each + (residue < more ? 1 : 0), residue == more ? rest : 0);
+/// How many chunks the shards of a modulus hold, by residue: full ones, and the elements of the
+/// short one that comes last.
+class ShardCounts {
+ public:
+  ShardCounts(const ChunkMap& map, int modulus) {
+    const std::size_t chunk = map.chunk_elems();
+    if (chunk == 0) return;
+    const auto m = static_cast<std::size_t>(modulus);
+    const std::size_t full = map.numel / chunk;
+    each_ = full / m;
+    more_ = full % m;
+    rest_ = map.numel % chunk;
   }
-}
+  std::size_t full(std::size_t residue) const { return each_ + (residue < more_ ? 1 : 0); }
+  std::size_t rest(std::size_t residue) const { return residue == more_ ? rest_ : 0; }
+
+ private:
+  std::size_t each_ = 0, more_ = 0, rest_ = 0;
+};
 
 }  // namespace zeropp::hierarchy

@@ -10,43 +10,36 @@ namespace zeropp::hierarchy::detail {
 namespace {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kShortRun = std::size_t{16} << 10;
 constexpr std::size_t kLongRun = std::size_t{16} << 10;
 
 #ifdef __SSE2__
+/// One line, through store(to, 16 bytes).
+template <class Store>
+void copy_line(std::byte* to, const std::byte* from, const Store& store) {
+  const auto* source = reinterpret_cast<const __m128i*>(from);
+  auto* target = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_loadu_si128(source);
+  const __m128i b = _mm_loadu_si128(source + 1);
+  const __m128i c = _mm_loadu_si128(source + 2);
+  const __m128i d = _mm_loadu_si128(source + 3);
+  store(target, a);
+  store(target + 1, b);
+  store(target + 2, c);
+  store(target + 3, d);
+}
+
 /// A line or more, without the start-up time that the string instructions behind memcpy have.
 void copy_short(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const auto line = [&](std::size_t at) {
-    const auto* source = reinterpret_cast<const __m128i*>(from + at);
-    auto* target = reinterpret_cast<__m128i*>(to + at);
-    const __m128i a = _mm_loadu_si128(source);
-    const __m128i b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2);
-    const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_storeu_si128(target, a);
-    _mm_storeu_si128(target + 1, b);
-    _mm_storeu_si128(target + 2, c);
-    _mm_storeu_si128(target + 3, d);
-  };
+  const auto store = [](__m128i* at, __m128i x) { _mm_storeu_si128(at, x); };
   std::size_t at = 0;
-  for (; at + kLine <= bytes; at += kLine) line(at);
-  if (at < bytes) line(bytes - kLine);
+  for (; at + kLine <= bytes; at += kLine) copy_line(to + at, from + at, store);
+  if (at < bytes) copy_line(to + bytes - kLine, from + bytes - kLine, store);
 }
 
 /// Whole lines; `to` is aligned to one. Other threads see the bytes after the fence.
 void stream(std::byte* to, const std::byte* from, std::size_t lines) {
-  for (; lines > 0; --lines, to += kLine, from += kLine) {
-    const auto* source = reinterpret_cast<const __m128i*>(from);
-    auto* target = reinterpret_cast<__m128i*>(to);
-    const __m128i a = _mm_loadu_si128(source);
-    const __m128i b = _mm_loadu_si128(source + 1);
-    const __m128i c = _mm_loadu_si128(source + 2);
-    const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
-  }
+  const auto store = [](__m128i* at, __m128i x) { _mm_stream_si128(at, x); };
+  for (; lines > 0; --lines, to += kLine, from += kLine) copy_line(to, from, store);
   _mm_sfence();
 }
 #else
@@ -61,8 +54,8 @@ void stream(std::byte* to, const std::byte* from, std::size_t lines) {
 }  // namespace
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams) {
-  if (bytes >= kLine && bytes < kShortRun) return copy_short(to, from, bytes);
-  if (!streams || bytes < kLongRun) {
+  if (bytes >= kLine && bytes < kLongRun) return copy_short(to, from, bytes);
+  if (!streams || bytes < kLine) {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return;
   }

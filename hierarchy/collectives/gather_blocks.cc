@@ -45,9 +45,10 @@ GatherBlocks::GatherBlocks(Comm& comm, const CallOptions& options, CallPlan plan
   streams_ = written >= kStreamBytes;
   blocks_.resize(static_cast<std::size_t>(plan_.fine));
   for (const Item& item : items_) {
-    for_shards(item.map, plan_.fine, [&](int residue, std::size_t full, std::size_t rest) {
-      blocks_[static_cast<std::size_t>(residue)] += item.wire.shard_bytes(full, rest != 0);
-    });
+    const ShardCounts counts(item.map, plan_.fine);
+    for (std::size_t r = 0; r < blocks_.size(); ++r) {
+      blocks_[r] += item.wire.shard_bytes(counts.full(r), counts.rest(r) != 0);
+    }
   }
 }
 

@@ -29,10 +29,11 @@ class RingReduce {
         sizes_(static_cast<std::size_t>(call.plan.fine)) {
     for (const ReduceTensor& t : call.tensors) {
       const ChunkMap map = call.map(t);
-      for_shards(map, call.plan.fine, [&](int residue, std::size_t full, std::size_t rest) {
-        sizes_[static_cast<std::size_t>(residue)] +=
-            (full * map.chunk_elems() + rest) * size_of(call.reduce.wire);
-      });
+      const ShardCounts counts(map, call.plan.fine);
+      for (std::size_t r = 0; r < sizes_.size(); ++r) {
+        sizes_[r] +=
+            (counts.full(r) * map.chunk_elems() + counts.rest(r)) * size_of(call.reduce.wire);
+      }
     }
   }
 

@@ -7,7 +7,6 @@
 #include "hierarchy/transport/short_list.h"
 #include "hierarchy/transport/virtual_channel.h"
 #include "hierarchy/transport/virtual_endpoint.h"
-#include "quant/block_cache.h"
 
 namespace zeropp::hierarchy::virtual_ranks {
 
@@ -25,13 +24,6 @@ class PendingExchange final : public Pending::Impl {
                   std::span<const SendOp> sends, std::span<const RecvOp> recvs);
   ~PendingExchange() override;
   void post();
-
-  // From the worker's own blocks: more are in flight than malloc keeps at hand.
-  // NOLINTNEXTLINE(misc-new-delete-overloads): the sized delete is its match.
-  static void* operator new(std::size_t bytes) { return quant::allocate_block(bytes); }
-  static void operator delete(void* p, std::size_t bytes) noexcept {
-    quant::free_block(static_cast<std::byte*>(p), bytes);
-  }
 
   void wait() override;
   void release() override;
