@@ -107,17 +107,6 @@ Json fallbacks_json(const RunConfig& run, const VariantConfig& variant,
                     const JobOutcome& outcome) {
   Json list = Json::array();
   const zero::EngineConfig& e = variant.engine;
-  const auto none = [&](const auto& uses_codec) {
-    return std::none_of(outcome.routes.begin(), outcome.routes.end(), uses_codec);
-  };
-  if (e.weight_codec &&
-      none([](const zero::Route& r) { return r.weights != "exact" && r.weights != "-"; })) {
-    list.push_back("codecs.weights: no tensor takes it, the exact rules cover all");
-  }
-  if (e.compresses_gradients() &&
-      none([](const zero::Route& r) { return r.gradients.at(0) != "exact"; })) {
-    list.push_back("codecs.gradients: no tensor takes it, the exact rules cover all");
-  }
   if (outcome.unreferenced_gathers > 0) {
     list.push_back(
         fmt::format("codecs.weights: {} gathers of a tensor were exact, for want of "

@@ -117,13 +117,15 @@ std::string run_hash(const RunConfig& run) {
 /// Exact rules without a codec of their role, and patterns that no tensor's name matches.
 void add_idle_exact_rules(const Json& config, const VariantConfig& v,
                           std::vector<std::string>& ignored) {
-  const auto model = zero::make_gpt(v.model);
   const auto check = [&](const char* role, bool coded) {
     const Json::json_pointer at(fmt::format("/zeropp/exact/{}", role));
     if (!config.contains(at) || !config[at].is_object()) return;
     const std::string path = fmt::format("zeropp.exact.{}", role);
     if (!coded) return ignored.push_back(path);
-    for (const Json& pattern : config[at].value("patterns", Json::array())) {
+    const Json patterns = config[at].value("patterns", Json::array());
+    if (patterns.empty()) return;
+    const auto model = zero::make_gpt(v.model);
+    for (const Json& pattern : patterns) {
       zero::ExactRule rule{.one_d = false, .below = 0, .patterns = {pattern}};
       const auto applies = [&](const zero::TensorSpec& t) { return rule.applies(t); };
       if (std::none_of(model->tensors().begin(), model->tensors().end(), applies)) {
