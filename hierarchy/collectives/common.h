@@ -149,26 +149,6 @@ class PieceWire {
   quant::WireBytes tail_;
 };
 
-/// One message to a peer and one from a peer, as rings have them, without the lists of
-/// Exchange.
-struct RingExchange {
-  int to = 0, from = 0;
-  std::span<const std::byte> data;
-  const quant::WireBytes& bytes;
-  std::byte* into = nullptr;  ///< Null: a view.
-  std::size_t expected = 0;
-  bool variable = false;
-
-  /// Index for received().
-  int receive() const { return expected == 0 ? -1 : 0; }
-  Pending start(Comm& comm, const CallInfo& call) const {
-    const SendOp send{to, data, bytes};
-    const RecvOp recv{from, into, expected, variable};
-    return comm.transport.exchange(call, {&send, data.empty() ? 0U : 1U},
-                                   {&recv, expected == 0 ? 0U : 1U});
-  }
-};
-
 /// The messages of one exchange, collected and then started. Zero-byte messages are left out.
 class Exchange {
  public:

@@ -78,20 +78,18 @@ class RingGather final : public PendingGather::Impl {
   }
 
   void post(int step, std::span<const std::byte> block) {
+    const int next = group_.member((group_.index + 1) % group_.size);
+    const int previous = group_.member(owner_index(1));
     const int coming = residue(owner_index(step + 1));
     auto rest = block;
-    const quant::WireBytes booked = blocks_.book(residue(owner_index(step)), rest);
-    RingExchange exchange{.to = group_.member((group_.index + 1) % group_.size),
-                          .from = group_.member(owner_index(1)),
-                          .data = block,
-                          .bytes = booked,
-                          .expected = blocks_.max_size(coming),
-                          .variable = blocks_.variable()};
+    Exchange exchange;
+    exchange.send(next, block, blocks_.book(residue(owner_index(step)), rest));
+    std::byte* into = nullptr;
     if (!lends_) {
-      exchange.into = packs(coming) ? slots_[static_cast<std::size_t>((step + 1) % 3)].data()
-                                    : blocks_.direct_place(coming).data();
+      into = packs(coming) ? slots_[static_cast<std::size_t>((step + 1) % 3)].data()
+                           : blocks_.direct_place(coming).data();
     }
-    receive_ = exchange.receive();
+    receive_ = exchange.receive(previous, into, blocks_.max_size(coming), blocks_.variable());
     pending(step) = exchange.start(comm(), call_);
   }
 

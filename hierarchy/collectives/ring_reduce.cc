@@ -46,15 +46,12 @@ class RingReduce {
     for (int step = 0; step + 1 < group_.size; ++step) {
       const int owner = ahead(-2 - step);
       const std::size_t sent = block_size(ahead(-1 - step));
-      const quant::WireBytes booked{.exact = sent};
-      const RingExchange exchange{.to = rank(ahead(1)),
-                                  .from = rank(ahead(-1)),
-                                  .data = partial.span().first(sent),
-                                  .bytes = booked,
-                                  .expected = block_size(owner)};
+      Exchange exchange;
+      exchange.send(rank(ahead(1)), partial.span().first(sent), {.exact = sent});
+      const int index = exchange.receive(rank(ahead(-1)), nullptr, block_size(owner));
       Pending pending = exchange.start(call_.comm, call_.plan.call);
       pending.wait();
-      add(owner, received(pending, exchange.receive()), next.data());
+      add(owner, received(pending, index), next.data());
       pending.release();
       partial.swap(next);
     }

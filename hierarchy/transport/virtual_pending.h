@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "hierarchy/transport/short_list.h"
 #include "hierarchy/transport/virtual_channel.h"
 #include "hierarchy/transport/virtual_endpoint.h"
 
@@ -56,8 +56,8 @@ class PendingExchange final : public Pending::Impl {
   Endpoint& endpoint_;
   CallInfo call_;
   std::uint64_t sequence_;
-  ShortList<Send> sends_;
-  ShortList<Receive> receives_;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
   std::size_t arrived_ = 0;  ///< Receives before it are done.
   Counter done_{0};          ///< Sends that were taken or given back.
   int unwinding_at_birth_;
