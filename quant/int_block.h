@@ -78,6 +78,8 @@ void reduce_encode_blocks(const IntBlockFormat& from, WireList wires, std::size_
 namespace reference {
 void encode_blocks(const IntBlockFormat& f, ConstView x, const RoundingNoise* noise,
                    std::byte* wire);
+/// The scale of a tiny block.
+float tiny_scale(float a, float d);
 /// One block whose max |x| is `a`; x = numbers first .. first + x.n of the span. Writes its
 /// scale and payload.
 void encode_block(const IntBlockFormat& f, float a, ConstView x, std::uint64_t first,

@@ -221,21 +221,9 @@ struct FewBlocks {
 
 HWY_INLINE bool is_ordinary(float a) { return a >= 0x1p-100F && a < 0x1p120F; }
 
-template <Dtype kType>
-HWY_INLINE void find_scales(const Encoder& e, FewBlocks& few) {
+/// Scales and factors of `count` blocks from the largest magnitudes of each, a vector a block.
+HWY_INLINE void find_scales(const Encoder& e, VI (&lanes)[kLanes], FewBlocks& few) {
   const DF df;
-  VI lanes[kLanes];
-  const std::size_t block_bytes = few.m * size_of(kType);
-  const auto find = [&](auto size) {
-    for (std::size_t b = 0; b < few.count; ++b) {
-      lanes[b] = absmax_lanes<kType>(few.x + b * block_bytes, size);
-    }
-  };
-  if (few.m == kTile) {
-    find(std::integral_constant<std::size_t, kTile>());
-  } else {
-    find(few.m);
-  }
   for (std::size_t b = few.count; b < kLanes; ++b) lanes[b] = magnitude(hn::Set(df, 1.0F));
   const VF a = max_of_each(lanes), divisor = hn::Set(df, e.divisor);
   hn::Store(a, df, few.maxima);
@@ -248,6 +236,55 @@ HWY_INLINE void find_scales(const Encoder& e, FewBlocks& few) {
   }
   few.all_ordinary = hn::AllTrue(
       df, hn::And(hn::Ge(a, hn::Set(df, 0x1p-100F)), hn::Lt(a, hn::Set(df, 0x1p120F))));
+}
+
+template <Dtype kType>
+HWY_INLINE void find_scales(const Encoder& e, FewBlocks& few) {
+  VI lanes[kLanes];
+  const std::size_t block_bytes = few.m * size_of(kType);
+  const auto find = [&](auto size) {
+    for (std::size_t b = 0; b < few.count; ++b) {
+      lanes[b] = absmax_lanes<kType>(few.x + b * block_bytes, size);
+    }
+  };
+  if (few.m == kTile) {
+    find(std::integral_constant<std::size_t, kTile>());
+  } else {
+    find(few.m);
+  }
+  find_scales(e, lanes, few);
+}
+
+/// A block whose largest magnitude is `a`, not ordinary. Tiny ones, as of denormals, are
+/// brought into range piece by piece and then rounded as any other; zeros, NaN and what is near
+/// overflow are the reference's.
+template <Dtype kType, int kBits, Mode kMode>
+HWY_NOINLINE void encode_rare(const Encoder& e, float a, const std::byte* x, std::size_t m,
+                              std::uint64_t first, std::byte* scale, std::byte* payload) {
+  if (a == 0 || !(a < 0x1p-100F)) {
+    return reference::encode_block(e.f, a, {x, kType, m}, first, e.noise, scale, payload);
+  }
+  const float s = reference::tiny_scale(a, e.divisor);
+  std::memcpy(scale, &s, sizeof s);
+  const VF pre = hn::Set(DF(), 0x1p100F), div = hn::Set(DF(), s * 0x1p100F);
+  constexpr std::size_t kPiece = 512;
+  alignas(64) std::byte v[kPiece * sizeof(float)];
+  for (std::size_t i = 0; i < m; i += kPiece) {
+    const std::size_t count = std::min(kPiece, m - i);
+    for (std::size_t j = 0; j < count; j += kLanes) {
+      const std::byte* from = x + (i + j) * size_of(kType);
+      const VF some =
+          count - j < kLanes ? load_some<kType>(from, count - j) : load<kType>(from);
+      store<Dtype::kF32>(hn::Div(hn::Mul(some, pre), div), v + j * sizeof(float));
+    }
+    const VF one = hn::Set(DF(), 1.0F);
+    std::byte* out = payload + i * kBits / 8;
+    if constexpr (kMode == Mode::kStochastic) {
+      encode_stochastic<Dtype::kF32, kBits>(e, one, v, count, first + i, out);
+    } else {
+      encode_run<Dtype::kF32, kBits, kMode>(e, one, v, count, 0, nullptr, out);
+    }
+  }
 }
 
 template <Dtype kType, int kBits, Mode kMode>
@@ -265,8 +302,8 @@ HWY_INLINE void encode_few(const Encoder& e, const FewBlocks& few, std::size_t a
     const std::byte* in = few.x + b * block_bytes;
     std::byte* out = few.payload + b * e.f.packed(m);
     if (HWY_UNLIKELY(!few.all_ordinary) && !is_ordinary(few.maxima[b])) {
-      reference::encode_block(e.f, few.maxima[b], {in, kType, m}, few.first + b * m, e.noise,
-                              few.scales + b * IntBlockFormat::kScaleBytes, out);
+      encode_rare<kType, kBits, kMode>(e, few.maxima[b], in, m, few.first + b * m,
+                                       few.scales + b * IntBlockFormat::kScaleBytes, out);
       continue;
     }
     const VF mul = hn::Set(df, few.factors[b]);
@@ -278,6 +315,58 @@ HWY_INLINE void encode_few(const Encoder& e, const FewBlocks& few, std::size_t a
   }
 }
 
+/// One block, whose scale is computed while the end of the one before is encoded.
+struct LargeBlock {
+  const std::byte* x = nullptr;
+  std::size_t m = 0;
+  float max = 0;
+  VF factor;
+};
+
+template <Dtype kType>
+HWY_INLINE LargeBlock find_scale(const Encoder& e, const std::byte* x, std::size_t m,
+                                 std::byte* scale) {
+  const DF df;
+  LargeBlock found{x, m, 0, hn::Zero(df)};
+  const VF a = hn::BitCast(df, hn::MaxOfLanes(DI(), absmax_lanes<kType>(x, m)));
+  const VF divisor = hn::Set(df, e.divisor);
+  found.max = hn::GetLane(a);
+  found.factor = hn::Div(divisor, a);
+  const float s = hn::GetLane(hn::Div(a, divisor));
+  std::memcpy(scale, &s, sizeof s);
+  return found;
+}
+
+/// As encode_all, for blocks of which a few fill the nearest cache.
+template <Dtype kType, int kBits, Mode kMode>
+HWY_INLINE void encode_large(const Encoder& e, const std::byte* x, std::size_t n,
+                             std::uint64_t first, std::byte* scales, std::byte* payload) {
+  constexpr std::size_t kSize = size_of(kType);
+  const std::size_t block = e.f.block, ahead = 2 * block * kSize;
+  LargeBlock next = find_scale<kType>(e, x, std::min(block, n), scales);
+  for (std::size_t at = 0; at < n; at += block) {
+    const LargeBlock now = next;
+    std::byte* scale = scales;
+    scales += IntBlockFormat::kScaleBytes;
+    const auto find_next = [&] {
+      const std::size_t begin = at + block;
+      if (begin >= n) return;
+      next = find_scale<kType>(e, x + begin * kSize, std::min(block, n - begin), scales);
+    };
+    if (HWY_UNLIKELY(!is_ordinary(now.max))) {
+      encode_rare<kType, kBits, kMode>(e, now.max, now.x, now.m, first + at, scale, payload);
+      find_next();
+    } else if constexpr (kMode == Mode::kStochastic) {
+      encode_stochastic<kType, kBits>(e, now.factor, now.x, now.m, first + at, payload);
+      find_next();
+    } else {
+      find_next();
+      encode_run<kType, kBits, kMode>(e, now.factor, now.x, now.m, ahead, nullptr, payload);
+    }
+    payload += e.f.packed(now.m);
+  }
+}
+
 /// n numbers from a block's start, which is number `first` of the span; the last block may be
 /// short. The next blocks' scales are found before these are encoded: encoding hides the wait.
 template <Dtype kType, int kBits, Mode kMode>
@@ -285,9 +374,10 @@ HWY_INLINE void encode_all(const Encoder& e, const std::byte* x, std::size_t n,
                            std::uint64_t first, std::byte* scales, std::byte* payload) {
   constexpr std::size_t kAtOnce = std::size_t{8} << 10;  // Bytes read twice: a part of L1.
   const std::size_t block = e.f.block;
-  const std::size_t most =
-      block > kAtOnce ? 1
-                      : std::clamp<std::size_t>(kAtOnce / (block * size_of(kType)), 1, kLanes);
+  if (block > kAtOnce / (2 * size_of(kType))) {
+    return encode_large<kType, kBits, kMode>(e, x, n, first, scales, payload);
+  }
+  const std::size_t most = std::min(kAtOnce / (block * size_of(kType)), kLanes);
   std::size_t found = 0;
   const auto find_next = [&](FewBlocks& few) {
     const std::size_t left = n - found;
@@ -304,12 +394,6 @@ HWY_INLINE void encode_all(const Encoder& e, const std::byte* x, std::size_t n,
     found += few.count * few.m;
   };
   FewBlocks few[2];
-  if (most == 1) {  // The wait is short beside the block.
-    for (find_next(few[0]); few[0].count != 0; find_next(few[0])) {
-      encode_few<kType, kBits, kMode>(e, few[0], block * size_of(kType));
-    }
-    return;
-  }
   find_next(few[0]);
   for (std::size_t k = 0; few[k].count != 0; k ^= 1) {
     find_next(few[k ^ 1]);

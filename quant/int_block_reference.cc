@@ -28,16 +28,11 @@ struct Scale {
   float pre, mul, div;  ///< v = x * pre * mul / div; unused factors are 1, which is exact.
 };
 
-Scale tiny_scale(float a, float d) {
-  float s = (a * kUnTiny / d) * kTiny;
-  if (static_cast<double>(s) * d < a) {
-    s = std::nextafter(s, std::numeric_limits<float>::infinity());
-  }
-  return {s, kUnTiny, 1.0F, s * kUnTiny};
-}
-
 Scale block_scale(float a, float d) {
-  if (a < kTiny) return tiny_scale(a, d);
+  if (a < kTiny) {
+    const float s = tiny_scale(a, d);
+    return {s, kUnTiny, 1.0F, s * kUnTiny};
+  }
   float s = a / d;
   if (std::isinf(s * d)) s = std::nextafter(s, 0.0F);
   return {s, 1.0F, d / a, 1.0F};
@@ -74,6 +69,13 @@ int get(const IntBlockFormat& f, const std::byte* payload, std::size_t m, std::s
 }
 
 }  // namespace
+
+float tiny_scale(float a, float d) {
+  const float s = (a * kUnTiny / d) * kTiny;
+  return static_cast<double>(s) * d < a
+             ? std::nextafter(s, std::numeric_limits<float>::infinity())
+             : s;
+}
 
 void encode_block(const IntBlockFormat& f, float a, ConstView x, std::uint64_t first,
                   const RoundingNoise* noise, std::byte* scale, std::byte* payload) {

@@ -6,8 +6,10 @@
 
 #include <limits>
 
+#include "quant/convert.h"
 #include "quant/memory.h"
 #include "quant/registry.h"
+#include "quant/rng.h"
 #include "tests/quant/codec_data.h"
 
 namespace zeropp::quant {
@@ -180,6 +182,36 @@ TEST(IntBlock, MixedLevelsAndBlocksReduceByDefinition) {
           Bytes got(want.size(), std::byte{0xA5});
           ASSERT_EQ(to->reduce_encode(*from, wires, n, 3, context(), got), want.size());
           ASSERT_TRUE(got == want) << a << " to " << b << " n=" << n << ' ' << target;
+        }
+      }
+    }
+  }
+}
+
+// Long spans run in windows of blocks; every kind of block stands beside every other there.
+TEST(IntBlock, WindowsOfMixedBlocksMatchTheReference) {
+  constexpr std::size_t kPiece = 64, kN = 9 * 2048 + 77;
+  const Philox random({.purpose = Purpose::kTest});
+  const float magnitudes[] = {1.0F, 0x1p-60F, 0x1p-110F, 0x1p-140F, 0.0F, 0x1p119F, 0x1p127F};
+  Tensor x(nullptr, MemoryKind::kHost, Dtype::kF32, kN);
+  for (std::size_t i = 0; i < kN; ++i) {
+    const auto words = random.block(i);
+    const std::uint32_t kind = random.block((std::uint64_t{1} << 32) + i / kPiece)[0] % 12;
+    const float size = kind < 7 ? magnitudes[kind] : 3.0F;  // Five in twelve are ordinary too.
+    x.f32()[i] = size * (static_cast<float>(words[0]) * 0x1p-31F - 1.0F);
+  }
+  x.f32()[5000] = std::numeric_limits<float>::quiet_NaN();
+  for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16, Dtype::kF16}) {
+    Tensor y(nullptr, MemoryKind::kHost, dtype, kN);
+    convert(x.view(), y.view());
+    for (const int bits : {4, 8}) {
+      for (const std::size_t block : {64, 100, 128, 512, 2048, 4096}) {
+        for (const BlockScheme scheme : {BlockScheme::kSymmetric, BlockScheme::kDeepspeed}) {
+          const IntBlockFormat f{.bits = bits, .block = block, .scheme = scheme};
+          std::vector<std::byte> want(f.wire_size(kN)), got(want.size());
+          reference::encode_blocks(f, y.view(), nullptr, want.data());
+          encode_blocks(f, y.view(), nullptr, got.data());
+          ASSERT_EQ(got, want) << name(dtype) << " bits " << bits << " block " << block;
         }
       }
     }
