@@ -7,6 +7,7 @@
 
 #include "experiments/commands/commands.h"
 #include "experiments/program_info.h"
+#include "experiments/text_table.h"
 #include "quant/error.h"
 
 namespace {
@@ -19,7 +20,7 @@ Each command has its own --help. Exit codes: 0, 2 for a mistake in what was aske
 int fail(const char* what, int code) {
   std::string text = what;
   for (char& c : text) c = c == '\n' ? ' ' : c;
-  std::cerr << "zeropp: " << text << std::endl;
+  std::cerr << "zeropp: " << zeropp::experiments::printable(text) << std::endl;
   return code;
 }
 

@@ -13,7 +13,7 @@ namespace {
 /// A decorated codec's '|' would end a cell.
 std::string escaped(const std::string& cell) {
   std::string out;
-  for (const char c : cell) {
+  for (const char c : printable(cell)) {
     if (c == '|') out += '\\';
     out += c;
   }
@@ -22,11 +22,34 @@ std::string escaped(const std::string& cell) {
 
 }  // namespace
 
+std::string printable(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](std::size_t at) {
+      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
+    };
+    const unsigned c = byte(i), next = byte(i + 1);
+    if (c < 0x20 || c == 0x7F) {
+      out += fmt::format("\\x{:02x}", c);
+    } else if (c == 0xC2 && next >= 0x80 && next < 0xA0) {
+      out += fmt::format("\\x{:02x}", next);
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 std::string TextTable::text() const {
+  std::vector<std::vector<std::string>> shown = rows;
   std::vector<std::size_t> widths;
   for (const std::string& cell : header) widths.push_back(cell.size());
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  for (auto& row : shown) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      row[i] = printable(row[i]);
+      widths[i] = std::max(widths[i], row[i].size());
+    }
   }
   std::string out;
   const auto line = [&](const std::vector<std::string>& cells) {
@@ -43,7 +66,7 @@ std::string TextTable::text() const {
   std::vector<std::string> rule;
   for (const std::size_t width : widths) rule.emplace_back(width, '-');
   line(rule);
-  for (const auto& row : rows) line(row);
+  for (const auto& row : shown) line(row);
   return out;
 }
 

@@ -2,11 +2,17 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace zeropp::experiments {
 
-/// Rows of text under a header; every row has as many cells as the header.
+/// The text with control characters (C0, DEL, C1 as UTF-8) as \\xNN: names out of files shall
+/// not steer a terminal.
+std::string printable(std::string_view text);
+
+/// Rows of text under a header; every row has as many cells as the header. Cells
+/// are made printable().
 struct TextTable {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows;
