@@ -6,7 +6,7 @@ CMAKE_ARGS ?=
 CONFIG ?= experiments/configs/quickstart.json
 
 .DEFAULT_GOAL := help
-.PHONY: quickstart test build bench format check asan tsan fuzz deps deps-check clean help
+.PHONY: quickstart test build bench format check asan tsan fuzz deps deps-python deps-check clean help
 
 quickstart: $(BUILD)/build.ninja  ## install, build, run the quickstart configuration
 	ninja -C $(BUILD) -j $(JOBS) zeropp
@@ -36,6 +36,10 @@ fuzz: deps-check  ## libFuzzer targets, a minute in all (SECONDS=600: longer)
 
 deps:  ## install missing Debian packages (asks sudo when not root)
 	@cmake/deps.sh build
+
+deps-python: deps-check  ## Python packages of the tests that read our files with other tools (PyPI)
+	python3 -m venv $(BUILD)/python
+	$(BUILD)/python/bin/pip install --quiet -r tests/tools/requirements.txt
 
 deps-check: deps
 	@cmake/deps.sh check

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
+#include "experiments/job_checkpoint.h"
 #include "experiments/rank_result.h"
 #include "hierarchy/transport/mpi.h"
 #include "hierarchy/transport/virtual.h"
@@ -24,7 +26,7 @@ struct JobContext {
   const zero::Model& model;
   const zero::Dataset& data;
   const std::atomic<int>& stop;
-  const OnStep& on_step;
+  const JobHooks& hooks;
   const bool processes;  ///< One a rank: nothing is shared with rank 0.
 };
 
@@ -37,19 +39,94 @@ class RankJob {
         comm_{transport, &memory_},
         engine_(comm_, job.model, memory_, job.engine, &job.data),
         result_(result),
-        outcome_(outcome) {}
+        outcome_(outcome) {
+    result_.memory.formula = engine_.formula();
+  }
 
   void run() {
+    const std::uint64_t done = load();
     memory_.reset_peaks();
-    const hierarchy::Ledger before = transport_.ledger();
+    counted_ = transport_.ledger();
     start_clock();
-    for (std::uint64_t s = 1; s <= job_.variant.steps; ++s) step(s);
+    for (std::uint64_t s = done + 1; s <= job_.variant.steps; ++s) step(s);
     stop_clock();
-    finish(before);
+    finish();
   }
 
  private:
   bool root() const { return transport_.rank() == 0; }
+  bool saves() const { return job_.variant.checkpoint_every != 0; }
+
+  /// Steps that a checkpoint has done.
+  std::uint64_t load() {
+    if (const JobCheckpoint* c = job_.hooks.resume) {
+      (void)engine_.load(c->training);
+      earlier_ = c->ranks.at(static_cast<std::size_t>(transport_.rank()));
+      if (!root()) return c->training.step;
+      outcome_.steps = c->steps;
+      outcome_.wall_seconds = c->wall_seconds;
+      outcome_.unreferenced_gathers = c->unreferenced_gathers;
+      if (c->training.step == job_.variant.steps) {  // But for the final evaluation.
+        last_ = std::move(outcome_.steps.back());
+        outcome_.steps.pop_back();
+      }
+      return c->training.step;
+    }
+    if (job_.hooks.start == nullptr) return 0;
+    auto notes = engine_.load(*job_.hooks.start);
+    if (root()) outcome_.load_notes = std::move(notes);
+    return job_.hooks.start->step;
+  }
+
+  /// What this rank has measured, with what it did before it was resumed.
+  RankResult measured(std::uint64_t model_states) const {
+    RankResult r = result_;
+    r.memory.model_states = model_states;
+    r.memory.peak = memory_.peak_total();
+    r.memory.by_kind = memory_.peak_by_kind();
+    r.ledger = closed_;
+    r.ledger.add(transport_.ledger().since(counted_));
+    r.add(earlier_);
+    return r;
+  }
+
+  /// All ranks. Rank 0 has written it when they go on. `before`: what is measured so far; null:
+  /// with what the checkpoint itself sends, as a run that nobody stops would have it.
+  void save(const RankResult* before) {
+    JobCheckpoint c;
+    c.training = engine_.save();
+    c.ranks.resize(static_cast<std::size_t>(transport_.size()));
+    c.ranks[static_cast<std::size_t>(transport_.rank())] =
+        before != nullptr ? *before : measured(memory_.peak_model_states());
+    // How results come together depends on the transport, and is counted nowhere.
+    closed_.add(transport_.ledger().since(counted_));
+    gather_results(transport_, c.ranks);
+    counted_ = transport_.ledger();
+    if (root()) {
+      c.steps = outcome_.steps;
+      c.wall_seconds = outcome_.wall_seconds;
+      c.unreferenced_gathers = outcome_.unreferenced_gathers + engine_.unreferenced_gathers();
+      job_.hooks.on_checkpoint(c);
+    }
+    transport_.barrier();
+  }
+
+  /// Between two steps: a checkpoint where one is due, or somebody wants the run to stop.
+  void maybe_save(std::uint64_t number) {
+    const double asked = root() && job_.stop.load() != 0 ? 1 : 0;
+    const bool stopping = hierarchy::sum_scalar(comm_, hierarchy::Phase::kCheckpoint, asked,
+                                                quant::Role::kControl) != 0;
+    const bool due = number % job_.variant.checkpoint_every == 0;
+    if (!stopping && !due) return;
+    stop_clock();
+    const RankResult before = measured(memory_.peak_model_states());
+    save(due ? nullptr : &before);
+    if (stopping) {
+      if (!root() && !job_.processes) return transport_.barrier();  // Rank 0's end ends it.
+      throw Interrupted(fmt::format("after step {}, which is in a checkpoint", number));
+    }
+    start_clock();
+  }
 
   void step(std::uint64_t number) {
     engine_.reset_times();
@@ -69,19 +146,17 @@ class RankJob {
     if (every != 0 && number % every == 0 && number != job_.variant.steps) {
       record.val_loss = evaluate_between_steps();
     }
-    if (!root()) return;
-    if (number == job_.variant.steps) {
-      last_ = std::move(record);  // Waits for the final evaluation.
-      return;
-    }
-    report(std::move(record));
+    const bool last = number == job_.variant.steps;
+    if (root() && last) last_ = std::move(record);  // Waits for the final evaluation.
+    if (root() && !last) report(std::move(record));
+    if (saves() && !last) maybe_save(number);
   }
 
   void report(StepRecord record) {
     record.skipped_steps = engine_.skipped_steps();
-    job_.on_step(record);
+    job_.hooks.on_step(record);
     outcome_.steps.push_back(std::move(record));
-    if (job_.stop.load() != 0)
+    if (!saves() && job_.stop.load() != 0)
       throw Interrupted(fmt::format("after step {}", outcome_.steps.back().step));
   }
 
@@ -122,26 +197,27 @@ class RankJob {
     return loss;
   }
 
-  void finish(const hierarchy::Ledger& before) {
-    result_.memory.model_states = memory_.peak_model_states();
-    result_.memory.formula = engine_.formula();
+  void finish() {
+    const std::uint64_t model_states = memory_.peak_model_states();
+    const RankResult trained = measured(model_states);
     const double loss = engine_.evaluate(job_.variant.eval_windows);
     const bool has_deployed = engine_.has_deployed_weights();
     const double deployed =
         has_deployed ? engine_.evaluate(job_.variant.eval_windows, true) : loss;
     const std::string sha = engine_.state_sha256();
-    result_.memory.peak = memory_.peak_total();
-    result_.memory.by_kind = memory_.peak_by_kind();
-    result_.ledger = transport_.ledger().since(before);
-    if (!root()) return;
-    outcome_.val_loss = loss;
-    outcome_.val_loss_deployed = deployed;
-    outcome_.has_deployed = has_deployed;
-    outcome_.state_sha256 = sha;
-    outcome_.routes = engine_.routes();
-    outcome_.unreferenced_gathers = engine_.unreferenced_gathers();
-    last_->val_loss = loss;
-    report(std::move(*last_));
+    const RankResult all = measured(model_states);
+    if (root()) {
+      outcome_.val_loss = loss;
+      outcome_.val_loss_deployed = deployed;
+      outcome_.has_deployed = has_deployed;
+      outcome_.state_sha256 = sha;
+      outcome_.routes = engine_.routes();
+      last_->val_loss = loss;
+      report(std::move(*last_));
+    }
+    if (saves()) save(&trained);  // A resumed job evaluates again.
+    if (root()) outcome_.unreferenced_gathers += engine_.unreferenced_gathers();
+    result_ = all;
   }
 
   const JobContext& job_;
@@ -151,6 +227,9 @@ class RankJob {
   zero::Engine engine_;
   RankResult& result_;
   JobOutcome& outcome_;
+  /// The ledger has sections: at `counted_` the one in hand began, `closed_` are those before.
+  hierarchy::Ledger counted_, closed_;
+  RankResult earlier_;  ///< Before this job was resumed.
   Clock::time_point lap_;
   std::optional<StepRecord> last_;
 };
@@ -173,12 +252,12 @@ int run_ranks(const RunConfig& run, const std::atomic<int>& stop, const RankBody
 
 JobOutcome run_job(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
                    const zero::Dataset& data, const std::atomic<int>& stop,
-                   const OnStep& on_step) {
+                   const JobHooks& hooks) {
   zero::EngineConfig engine = variant.engine;
   engine.seed = seed;
   const auto model = zero::make_gpt(variant.model);
   const bool processes = run.transport == "mpi";
-  const JobContext job{variant, engine, *model, data, stop, on_step, processes};
+  const JobContext job{variant, engine, *model, data, stop, hooks, processes};
 
   JobOutcome outcome;
   std::vector<RankResult> ranks(static_cast<std::size_t>(run.topology.ranks()));

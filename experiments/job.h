@@ -51,6 +51,7 @@ struct JobOutcome {
   int workers = 1;
   std::vector<zero::Route> routes;
   std::uint64_t unreferenced_gathers = 0;  ///< Engine::unreferenced_gathers.
+  std::vector<std::string> load_notes;     ///< Engine::load of JobHooks::start.
   std::string failure;  ///< Why rank 0 gave up, empty unless it did; run_job throws it.
 };
 
@@ -62,11 +63,27 @@ struct Interrupted : std::runtime_error {
 /// Called on rank 0 after every step.
 using OnStep = std::function<void(const StepRecord&)>;
 
+struct JobCheckpoint;
+
+/// Where a job begins, and what it tells on its way.
+struct JobHooks {
+  OnStep on_step;
+  /// On rank 0, every variant.checkpoint.every steps, at the end, and before Interrupted.
+  std::function<void(const JobCheckpoint&)> on_checkpoint{};
+  const JobCheckpoint* resume = nullptr;    ///< Of the same job: it ends as if never stopped.
+  const zero::Checkpoint* start = nullptr;  ///< Of another one: weights and what else fits.
+};
+
 /// Trains one variant with one seed on the run's transport. On mpi every process calls it, one
 /// a rank, and the outcome is whole on rank 0 alone. Throws UsageError, TransportError,
 /// std::runtime_error (a non-finite loss), Interrupted once `stop` is true.
 JobOutcome run_job(const RunConfig& run, const VariantConfig& variant, std::uint64_t seed,
                    const zero::Dataset& data, const std::atomic<int>& stop,
-                   const OnStep& on_step);
+                   const JobHooks& hooks);
+inline JobOutcome run_job(const RunConfig& run, const VariantConfig& variant,
+                          std::uint64_t seed, const zero::Dataset& data,
+                          const std::atomic<int>& stop, const OnStep& on_step) {
+  return run_job(run, variant, seed, data, stop, JobHooks{.on_step = on_step});
+}
 
 }  // namespace zeropp::experiments

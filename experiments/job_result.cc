@@ -107,6 +107,9 @@ Json fallbacks_json(const RunConfig& run, const VariantConfig& variant,
                     const JobOutcome& outcome) {
   Json list = Json::array();
   const zero::EngineConfig& e = variant.engine;
+  for (const std::string& note : outcome.load_notes) {
+    list.push_back("checkpoint.load: " + note);
+  }
   if (outcome.unreferenced_gathers > 0) {
     list.push_back(
         fmt::format("codecs.weights: {} gathers of a tensor were exact, for want of "
@@ -152,7 +155,7 @@ Json job_result(const RunConfig& run, const VariantConfig& variant, std::uint64_
           {"dataset_sha256", data.sha256},
           {"seed", seed},
           {"status", "ok"},
-          {"steps", steps},
+          {"steps", last.step},
           {"final_train_loss", last.result.loss},
           {"final_val_loss", outcome.val_loss},
           {"final_val_loss_deployed", outcome.val_loss_deployed},
@@ -225,6 +228,22 @@ std::string metrics_line(const StepRecord& record) {
                {"time_s", record.seconds}};
   if (record.val_loss) line["val/loss"] = *record.val_loss;
   return to_text(line, -1) + "\n";
+}
+
+StepRecord parse_metrics_line(std::string_view line, const std::string& source) {
+  const Json j = parse_json(line, source);
+  StepRecord record;
+  j.at("step").get_to(record.step);
+  j.at("tokens").get_to(record.tokens);
+  record.result.loss = to_double(j.at("train/loss"));
+  record.result.grad_norm = to_double(j.at("grad_norm"));
+  record.result.lr = to_double(j.at("lr"));
+  record.result.loss_scale = to_double(j.at("loss_scale"));
+  record.result.skipped = j.at("nonfinite") == 1;
+  j.at("skipped_steps").get_to(record.skipped_steps);
+  record.seconds = to_double(j.at("time_s"));
+  if (const auto val = j.find("val/loss"); val != j.end()) record.val_loss = to_double(*val);
+  return record;
 }
 
 std::string traffic_lines(const RunConfig& run, const JobOutcome& outcome) {

@@ -54,16 +54,6 @@ std::optional<Json> JobStore::finished(const std::string& dataset_sha256,
   return std::nullopt;
 }
 
-template <class Write>
-void JobStore::remembering(const Write& write) {
-  try {
-    write();
-  } catch (const std::exception& e) {
-    if (write_error_.empty()) write_error_ = e.what();
-    throw;
-  }
-}
-
 void JobStore::begin() {
   remembering([&] {
     make_directory(dir_);

@@ -34,6 +34,16 @@ class JobStore {
   /// not). Does not throw: what ended the job is what counts.
   void fail(const std::string& status, const std::string& message) noexcept;
 
+  /// Writes something of the job's and remembers an error, which goes on.
+  template <class Write>
+  void remembering(const Write& write) {
+    try {
+      write();
+    } catch (const std::exception& e) {
+      if (write_error_.empty()) write_error_ = e.what();
+      throw;
+    }
+  }
   /// The first error of writing, empty if there was none.
   const std::string& write_error() const { return write_error_; }
 
@@ -43,8 +53,6 @@ class JobStore {
   struct CloseFile {
     void operator()(std::FILE* f) const { std::fclose(f); }
   };
-  template <class Write>
-  void remembering(const Write& write);
   void write_status(const std::string& status, const std::string& message) const;
   void close_metrics(bool keep);
 

@@ -1,7 +1,11 @@
 #include "experiments/rank_result.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <type_traits>
+
+#include "quant/error.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -18,7 +22,9 @@ struct Fixed {
 static_assert(std::is_trivially_copyable_v<Fixed>);
 static_assert(std::is_trivially_copyable_v<TrafficEntry>);
 
-std::vector<std::byte> pack(const RankResult& r) {
+}  // namespace
+
+std::vector<std::byte> pack_result(const RankResult& r) {
   const Fixed fixed{.memory = r.memory,
                     .error = r.error,
                     .underflow = r.underflow,
@@ -36,7 +42,11 @@ std::vector<std::byte> pack(const RankResult& r) {
   return bytes;
 }
 
-RankResult unpack(std::span<const std::byte> bytes) {
+RankResult unpack_result(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(Fixed)) {
+    throw UsageError("rank result", std::to_string(sizeof(Fixed)) + " bytes or more",
+                     std::to_string(bytes.size()));
+  }
   Fixed fixed;
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
   const auto rest = bytes.subspan(sizeof fixed);
@@ -51,7 +61,19 @@ RankResult unpack(std::span<const std::byte> bytes) {
           .codec = fixed.codec};
 }
 
-}  // namespace
+void RankResult::add(const RankResult& earlier) {
+  ledger.add(earlier.ledger);
+  memory.model_states = std::max(memory.model_states, earlier.memory.model_states);
+  memory.peak = std::max(memory.peak, earlier.memory.peak);
+  for (std::size_t k = 0; k < memory.by_kind.size(); ++k) {
+    memory.by_kind[k] = std::max(memory.by_kind[k], earlier.memory.by_kind[k]);
+  }
+  error.add(earlier.error);
+  underflow += earlier.underflow;
+  collectives += earlier.collectives;
+  math += earlier.math;
+  codec += earlier.codec;
+}
 
 void gather_results(hierarchy::Transport& transport, std::vector<RankResult>& results) {
   using hierarchy::RecvOp;
@@ -59,7 +81,7 @@ void gather_results(hierarchy::Transport& transport, std::vector<RankResult>& re
   constexpr hierarchy::CallInfo call{.collective = hierarchy::Collective::kOther,
                                      .role = quant::Role::kControl};
   if (transport.rank() != 0) {
-    const auto bytes = pack(results[static_cast<std::size_t>(transport.rank())]);
+    const auto bytes = pack_result(results[static_cast<std::size_t>(transport.rank())]);
     const SendOp send{.peer = 0, .data = bytes, .bytes = {.payload = bytes.size()}};
     transport.exchange(call, {&send, 1}, {}).release();
     return;
@@ -71,7 +93,7 @@ void gather_results(hierarchy::Transport& transport, std::vector<RankResult>& re
   hierarchy::Pending pending = transport.exchange(call, {}, receives);
   pending.wait();
   for (std::size_t i = 0; i < receives.size(); ++i) {
-    results[i + 1] = unpack(pending.received(i));
+    results[i + 1] = unpack_result(pending.received(i));
   }
   pending.release();
 }

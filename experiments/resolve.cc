@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "experiments/checkpoint/files.h"
+#include "experiments/text_table.h"
 #include "quant/error.h"
 #include "quant/registry.h"
 #include "zero/powersgd.h"
@@ -371,16 +374,37 @@ void check_name(const std::string& name, const std::string& where) {
         return std::isalnum(c) != 0 || std::string_view("+-_.=,").find(c) != std::string::npos;
       });
   if (!good) {
-    std::string shown = name;  // On one line.
-    std::replace_if(
-        shown.begin(), shown.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
     refuse(where + ".name to be letters, digits and + - _ . = , (first not - or .)",
-           "'" + shown + "'");
+           "'" + printable(name) + "'");
   }
   if (name == "summary.json" || name == "summary.md") {
     refuse(where + ".name not to be a file of the run", "'" + name + "'");
   }
 }
+
+namespace {
+
+void resolve_checkpoint(const ConfigView& c, VariantConfig& v) {
+  v.checkpoint_every = static_cast<std::uint64_t>(c.get_int("zeropp.checkpoint.every"));
+  v.checkpoint_keep = static_cast<std::uint64_t>(c.get_int("zeropp.checkpoint.keep"));
+  v.load_weights_only = c.get_bool("zeropp.checkpoint.load_weights_only");
+  if (!c.has("zeropp.checkpoint.load")) return;
+  v.load = c.get_string("zeropp.checkpoint.load");
+  std::error_code ec;
+  if (!std::filesystem::exists(v.load, ec)) {
+    refuse("zeropp.checkpoint.load to be a checkpoint's folder or a .safetensors file",
+           "'" + v.load + "', which is not there");
+  }
+  v.load_sha256 = checkpoint_sha256(v.load);
+  const std::string wanted = c.has("zeropp.checkpoint.load_sha256")
+                                 ? c.get_string("zeropp.checkpoint.load_sha256")
+                                 : v.load_sha256;
+  if (wanted != v.load_sha256) {
+    refuse("zeropp.checkpoint.load to hold what load_sha256 says, " + wanted, v.load_sha256);
+  }
+}
+
+}  // namespace
 
 VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& topology) {
   const ConfigView c(config);
@@ -390,6 +414,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   v.steps = static_cast<std::uint64_t>(c.get_int("zeropp.steps"));
   v.eval_every = static_cast<std::uint64_t>(c.get_int("zeropp.eval.every"));
   v.eval_windows = static_cast<std::uint64_t>(c.get_int("zeropp.eval.windows"));
+  resolve_checkpoint(c, v);
   const BatchSizes batch = resolve_batch(c, topology.ranks());
   v.engine.micro_batch = static_cast<int>(batch.micro);
   v.engine.gas = static_cast<int>(batch.gas);

@@ -77,6 +77,7 @@ std::string resolved_json(const Json& config, const VariantConfig& v,
   if (v.secondary == "none" || !std::isdigit(static_cast<unsigned char>(v.secondary[0]))) {
     z["secondary"] = v.secondary;
   }
+  if (!v.load.empty()) z["checkpoint"]["load_sha256"] = v.load_sha256;
   z["algorithm"] = hierarchy::name(e.algorithm);
   z["reduce_at"] = reduce_at_name(e.policy.reduce_at);
   out = with_defaults(ConfigView(out));  // Back into the table's order.

@@ -101,6 +101,7 @@ std::string variant_hash(const VariantConfig& variant) {
   for (const char* key : {"seeds", "variants", "workers", "timeout_s"}) {
     config["zeropp"].erase(key);
   }
+  for (const char* key : {"every", "keep"}) config["zeropp"]["checkpoint"].erase(key);
   const std::string text = nlohmann::json(config).dump();  // Sorted keys.
   return zero::sha256_hex(text.data(), text.size());
 }

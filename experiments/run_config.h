@@ -21,6 +21,11 @@ struct VariantConfig {
   std::uint64_t steps = 0;
   std::uint64_t eval_every = 0;  ///< Steps; 0 = only at the end.
   std::uint64_t eval_windows = 0;
+  std::uint64_t checkpoint_every = 0;  ///< Steps; 0 = none.
+  std::uint64_t checkpoint_keep = 0;   ///< The newest so many; 0 = all.
+  std::string load;                    ///< Checkpoint to begin from; "" = none.
+  std::string load_sha256;
+  bool load_weights_only = false;
   std::string weight_codec;                  ///< Canonical spec, or "exact".
   std::vector<std::string> gradient_codecs;  ///< One a level, innermost first.
   std::string secondary;  ///< "none", a level's name, or a size where no level has it.

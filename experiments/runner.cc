@@ -10,6 +10,8 @@
 #include <ostream>
 #include <stdexcept>
 
+#include "experiments/checkpoint/files.h"
+#include "experiments/checkpoint/job_files.h"
 #include "experiments/job.h"
 #include "experiments/job_result.h"
 #include "experiments/job_store.h"
@@ -116,19 +118,39 @@ class Runner {
       return {.seed = seed, .status = "ok", .message = "", .result = result};
     }
     progress_.begin_job(name, variant.steps);
+    const JobIdentity identity{variant, seed, data_.sha256};
     bool begun = false;
     try {
+      const std::optional<JobCheckpoint> resume = resume_point(store, identity, name);
+      std::optional<zero::Checkpoint> start;
+      if (!resume && !variant.load.empty()) start = start_of(variant);
       if (processes_.root()) {
         // They would be an earlier run's until this one ends.
         for (const char* summary : {"summary.json", "summary.md"}) fs::remove(dir_ / summary);
+        if (!resume) remove_job_checkpoints(store.dir());
         store.begin();
       }
       begun = true;
-      const JobOutcome outcome =
-          run_job(run_, variant, seed, data_, stop_signal, [&](const StepRecord& record) {
-            store.append_metrics(metrics_line(record));
-            progress_.step(record.step, record.result.loss);
-          });
+      const OnStep on_step = [&](const StepRecord& record) {
+        store.append_metrics(metrics_line(record));
+        progress_.step(record.step, record.result.loss);
+      };
+      if (resume && processes_.root()) {
+        for (const StepRecord& record : resume->steps) {
+          if (record.step != variant.steps) on_step(record);
+        }
+      }
+      const JobHooks hooks{.on_step = on_step,
+                           .on_checkpoint =
+                               [&](const JobCheckpoint& c) {
+                                 store.remembering([&] {
+                                   write_job_checkpoint(store.dir(), identity, c,
+                                                        variant.checkpoint_keep);
+                                 });
+                               },
+                           .resume = resume ? &*resume : nullptr,
+                           .start = start ? &*start : nullptr};
+      const JobOutcome outcome = run_job(run_, variant, seed, data_, stop_signal, hooks);
       if (!processes_.root())
         return {.seed = seed, .status = "ok", .message = "", .result = ""};
       const Json result = job_result(run_, variant, seed, data_, outcome);
@@ -148,6 +170,38 @@ class Runner {
       if (processes_.several() && apart) processes_.end_all(1);
       return end;
     }
+  }
+
+  /// Where an interrupted run of this job goes on; the same on all processes.
+  std::optional<JobCheckpoint> resume_point(const JobStore& store, const JobIdentity& identity,
+                                            const std::string& name) {
+    std::string why_not;
+    std::optional<JobCheckpoint> found;
+    if (processes_.root()) found = newest_job_checkpoint(store.dir(), identity, why_not);
+    if (!why_not.empty()) {
+      err_ << fmt::format("zeropp: {}: not resumed from {}\n", name, why_not) << std::flush;
+    }
+    if (!processes_.decide([&] { return found.has_value(); })) return std::nullopt;
+    if (!processes_.root()) found = newest_job_checkpoint(store.dir(), identity, why_not);
+    if (!found) {
+      throw UsageError("checkpoint", "the files that rank 0 reads", "none on this process");
+    }
+    if (processes_.root()) {
+      err_ << fmt::format("zeropp: {}: goes on after step {}\n", name, found->training.step)
+           << std::flush;
+    }
+    return found;
+  }
+
+  static zero::Checkpoint start_of(const VariantConfig& variant) {
+    zero::Checkpoint start =
+        load_checkpoint(variant.load, variant.model, variant.load_weights_only);
+    if (start.step >= variant.steps) {
+      throw UsageError("zeropp.steps",
+                       fmt::format("more than the {} of {}", start.step, variant.load),
+                       std::to_string(variant.steps));
+    }
+    return start;
   }
 
   /// A file that could not be written counts before what came of it, and is no usage error.

@@ -4,9 +4,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 
 namespace zeropp::experiments {
+
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+  for (std::size_t i = 1; i < text.size(); ++i) {  // U+0080 to U+009F as UTF-8.
+    const auto second = static_cast<unsigned char>(text[i]);
+    if (text[i - 1] == '\xC2' && second >= 0x80 && second < 0xA0) text[i - 1] = text[i] = '?';
+  }
+  return text;
+}
 
 namespace {
 
@@ -22,42 +33,19 @@ std::string escaped(const std::string& cell) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = [&](std::size_t at) {
-      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
-    };
-    const unsigned c = byte(i), next = byte(i + 1);
-    if (c < 0x20 || c == 0x7F) {
-      out += fmt::format("\\x{:02x}", c);
-    } else if (c == 0xC2 && next >= 0x80 && next < 0xA0) {
-      out += fmt::format("\\x{:02x}", next);
-      ++i;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 std::string TextTable::text() const {
-  std::vector<std::vector<std::string>> shown = rows;
   std::vector<std::size_t> widths;
   for (const std::string& cell : header) widths.push_back(cell.size());
-  for (auto& row : shown) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      row[i] = printable(row[i]);
-      widths[i] = std::max(widths[i], row[i].size());
-    }
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
   std::string out;
   const auto line = [&](const std::vector<std::string>& cells) {
     std::string text;
     for (std::size_t i = 0; i < cells.size(); ++i) {
       text += i == 0 ? "" : "  ";
-      text += i < left ? fmt::format("{:<{}}", cells[i], widths[i])
-                       : fmt::format("{:>{}}", cells[i], widths[i]);
+      text += i < left ? fmt::format("{:<{}}", printable(cells[i]), widths[i])
+                       : fmt::format("{:>{}}", printable(cells[i]), widths[i]);
     }
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";
@@ -66,7 +54,7 @@ std::string TextTable::text() const {
   std::vector<std::string> rule;
   for (const std::size_t width : widths) rule.emplace_back(width, '-');
   line(rule);
-  for (const auto& row : shown) line(row);
+  for (const auto& row : rows) line(row);
   return out;
 }
 

@@ -2,23 +2,20 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace zeropp::experiments {
 
-/// The text with control characters (C0, DEL, C1 as UTF-8) as \\xNN: names out of files shall
-/// not steer a terminal.
-std::string printable(std::string_view text);
+/// Text of others (names in files) that a terminal can show: control characters become '?'.
+std::string printable(std::string text);
 
-/// Rows of text under a header; every row has as many cells as the header. Cells
-/// are made printable().
+/// Rows of text under a header; every row has as many cells as the header.
 struct TextTable {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows;
   std::size_t left = 1;  ///< Columns that are aligned left; the others hold numbers.
 
-  std::string text() const;
+  std::string text() const;  ///< Both have printable() cells.
   std::string markdown() const;
 };
 

@@ -162,6 +162,7 @@ std::vector<ResidualPiece> CodecState::pieces() const {
                       .store = store_name(residual.store()),
                       .bytes = {raw.begin(), raw.end()}});
   }
+  for (const auto& [key, piece] : restored_) pieces.push_back(piece);
   return pieces;
 }
 

@@ -123,7 +123,8 @@ class CodecState {
   }
   bool empty() const { return residuals_.empty(); }
 
-  /// All that is committed, by key. UsageError in the midst of a step.
+  /// All that is committed, and what was restored and waits for its codec. UsageError in the
+  /// midst of a step. What was adopted counts once a codec has taken it.
   std::vector<ResidualPiece> pieces() const;
   /// The opposite, at the same N, topology and codecs: before the first step, or after clear().
   void restore(std::span<const ResidualPiece> pieces);

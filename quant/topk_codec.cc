@@ -275,8 +275,7 @@ std::vector<CodecEntry> topk_codecs() {
   return {{.name = "topk",
            .help = "the largest magnitudes of every chunk and their places, for use with ef",
            .params = {{"k", "1 % of the chunk",
-                       "numbers kept of a chunk; of a shorter span or "
-                       "rest of m numbers ceil(k m / chunk)"},
+                       "numbers kept of a chunk; of a short last one its share, rounded up"},
                       {"ratio", "0.01", "instead of k: share of a chunk, rounded up"},
                       {"chunk", "4096", "numbers that share k, 1 to 65536"},
                       {"value", "fp16", "fp16 or bf16 (under a power of two a chunk), or fp32"},

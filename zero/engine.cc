@@ -9,6 +9,7 @@
 #include "quant/codec_state.h"
 #include "quant/convert.h"
 #include "quant/error.h"
+#include "zero/engine/checkpoint.h"
 #include "zero/engine/context.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/optimizer_state.h"
@@ -48,6 +49,8 @@ class Engine::Impl {
   void load_masters(const std::vector<std::vector<float>>& tensors,
                     const WeightReference* reference);
   WeightReference gather_reference();
+  Checkpoint save();
+  std::vector<std::string> load(const Checkpoint& checkpoint);
   std::vector<std::vector<float>> gather_gradients();
   StateBytes formula() const;
 
@@ -103,7 +106,9 @@ double Engine::Impl::micro_step(float grad_scale) {
       (context_.step * static_cast<std::uint64_t>(c.gas) + context_.micro) *
           static_cast<std::uint64_t>(context_.ranks()) +
       static_cast<std::uint64_t>(context_.rank());
-  load_batch(c.micro_batch, position * static_cast<std::uint64_t>(c.micro_batch), true);
+  load_batch(c.micro_batch,
+             position * static_cast<std::uint64_t>(c.micro_batch) + context_.sample_shift,
+             true);
   const Batch batch{
       .tokens = tokens_, .targets = targets_, .batch = c.micro_batch, .seq = c.seq};
   const int units = context_.model.units();
@@ -294,7 +299,13 @@ void Engine::Impl::load_masters(const std::vector<std::vector<float>>& tensors,
   context_.set_phase(Phase::kInit);
   weights_.invalidate_copies();
   codec_state_.clear();
-  if (reference != nullptr) weights_.set_reference(*reference);
+  if (reference != nullptr) {
+    if (!routes_.codes_differences()) {
+      throw UsageError("load_masters", "a reference only where weights travel through 'delta'",
+                       "one");
+    }
+    weights_.set_reference(*reference);
+  }
   refresh_weights();
 }
 
@@ -302,9 +313,24 @@ WeightReference Engine::Impl::gather_reference() {
   if (!routes_.codes_differences()) {
     throw UsageError("gather_reference", "weights that travel through 'delta'", "no reference");
   }
-  return {.versions = weights_.copy_versions(),
-          .tensors = gather_on_root(context_, 1,
-                                    [&](std::uint32_t t) { return weights_.copy_chunk(t); })};
+  return gather_copies(context_, weights_);
+}
+
+Checkpoint Engine::Impl::save() {
+  Checkpoint c = save_training({context_, routes_, optimizer_, weights_, gradients_, scaler_},
+                               codec_state_);
+  c.skipped = skipped_;
+  c.consecutive_skips = consecutive_skips_;
+  c.state = gather_state();
+  return c;
+}
+
+std::vector<std::string> Engine::Impl::load(const Checkpoint& c) {
+  context_.set_phase(Phase::kInit);
+  skipped_ = c.skipped;
+  consecutive_skips_ = c.consecutive_skips;
+  return load_training({context_, routes_, optimizer_, weights_, gradients_, scaler_},
+                       codec_state_, c);
 }
 
 std::vector<std::vector<float>> Engine::Impl::gather_gradients() {
@@ -357,6 +383,10 @@ void Engine::load_masters(const std::vector<std::vector<float>>& tensors,
   impl_->load_masters(tensors, reference);
 }
 WeightReference Engine::gather_reference() { return impl_->gather_reference(); }
+Checkpoint Engine::save() { return impl_->save(); }
+std::vector<std::string> Engine::load(const Checkpoint& checkpoint) {
+  return impl_->load(checkpoint);
+}
 std::uint64_t Engine::unreferenced_gathers() const {
   return impl_->weights_.unreferenced_gathers();
 }

@@ -9,6 +9,7 @@
 #include "hierarchy/collectives.h"
 #include "quant/codec.h"
 #include "quant/metrics.h"
+#include "zero/checkpoint.h"
 #include "zero/data.h"
 #include "zero/memory_ledger.h"
 #include "zero/model.h"
@@ -33,6 +34,7 @@ enum class Sabotage : std::uint8_t {
   kReverseOrder,      ///< Sources are summed in reverse rank order.
   kOwnUnrounded,      ///< The own contribution skips encode and decode.
   kDivergentReplica,  ///< One rank's gathered copy has one bit flipped.
+  kLossyCheckpoint,   ///< load() leaves out residuals and reference weights.
 };
 
 struct EngineConfig {
@@ -69,13 +71,6 @@ struct EngineConfig {
 /// The engine calls it; readers of a config may, before there are ranks.
 void check_config(const EngineConfig& config, const hierarchy::Topology& topology,
                   std::span<const TensorSpec> tensors);
-
-/// What differences of weights are taken to: the replica of stages 1 and 2, the secondary at
-/// stage 3. Whole tensors in canonical order, so that any stage and any N can take it over.
-struct WeightReference {
-  std::vector<std::int64_t> versions;  ///< By tensor, of the weights it holds; -1: none.
-  std::vector<std::vector<float>> tensors;
-};
 
 /// How a tensor travels; what the results list as routes.
 struct Route {
@@ -143,6 +138,15 @@ class Engine {
   /// Tensors that training gathered exactly because their reference was missing; the same on
   /// every rank.
   std::uint64_t unreferenced_gathers() const;
+  /// Between two steps; collective (role control). Whole on rank 0; elsewhere only the counts.
+  Checkpoint save();
+  /// Goes on where a checkpoint was made: bit for bit at the same N, topology and codecs, at
+  /// any stage of exact runs. All ranks pass the same one. Another N, topology or algorithm, or
+  /// other codecs: masters, moments, counts, loss scale and reference weights are taken over;
+  /// residuals and PowerSGD's errors as the mean over the old senders (quant/codec_state.h)
+  /// where the codecs of their role are the same, else dropped. Returns a sentence for each
+  /// thing that was not taken over as it was. UsageError: tensors of other sizes.
+  std::vector<std::string> load(const Checkpoint& checkpoint);
   /// Residuals of this rank's stateful codecs, to save or restore between steps
   /// (quant/codec_state.h); null if no codec has state. Evaluation never touches them.
   quant::CodecState* codec_state();

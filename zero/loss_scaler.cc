@@ -31,34 +31,34 @@ void check(const LossScaleConfig& c) {
 }  // namespace
 
 LossScaler::LossScaler(const LossScaleConfig& config)
-    : config_(config), hysteresis_(config.hysteresis) {
+    : config_(config), state_{.hysteresis = config.hysteresis} {
   if (!config_.enabled) return;
   check(config_);
-  scale_ = config_.loss_scale != 0 ? config_.loss_scale
-                                   : std::ldexp(1.0, config_.initial_scale_power);
+  state_.scale = config_.loss_scale != 0 ? config_.loss_scale
+                                         : std::ldexp(1.0, config_.initial_scale_power);
 }
 
 void LossScaler::update(bool overflow) {
   if (!config_.enabled || config_.loss_scale != 0) return;
   if (overflow) {
-    if (hysteresis_ == 1) {
-      scale_ = std::max(scale_ / kFactor, config_.min_loss_scale);
+    if (state_.hysteresis == 1) {
+      state_.scale = std::max(state_.scale / kFactor, config_.min_loss_scale);
     } else {
-      --hysteresis_;
+      --state_.hysteresis;
     }
-    last_overflow_ = iteration_;
+    state_.last_overflow = state_.iteration;
   } else {
-    if (config_.consecutive_hysteresis) hysteresis_ = config_.hysteresis;
-    if ((iteration_ - last_overflow_) % config_.loss_scale_window == 0) {
-      hysteresis_ = config_.hysteresis;
-      scale_ *= kFactor;
+    if (config_.consecutive_hysteresis) state_.hysteresis = config_.hysteresis;
+    if ((state_.iteration - state_.last_overflow) % config_.loss_scale_window == 0) {
+      state_.hysteresis = config_.hysteresis;
+      state_.scale *= kFactor;
     }
   }
-  ++iteration_;
+  ++state_.iteration;
 }
 
 bool LossScaler::at_minimum() const {
-  return config_.enabled && config_.loss_scale == 0 && scale_ <= config_.min_loss_scale;
+  return config_.enabled && config_.loss_scale == 0 && state_.scale <= config_.min_loss_scale;
 }
 
 }  // namespace zeropp::zero

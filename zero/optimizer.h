@@ -65,16 +65,23 @@ struct LossScaleConfig {
 class LossScaler {
  public:
   explicit LossScaler(const LossScaleConfig& config);
-  double scale() const { return scale_; }
+  double scale() const { return state_.scale; }
   /// After a step: overflow says whether it was skipped.
   void update(bool overflow);
   bool at_minimum() const;
 
+  /// What a checkpoint keeps.
+  struct State {
+    double scale = 1;
+    std::int64_t iteration = 0, last_overflow = -1;
+    int hysteresis = 1;
+  };
+  const State& state() const { return state_; }
+  void restore(const State& state) { state_ = state; }
+
  private:
   LossScaleConfig config_;
-  double scale_ = 1;
-  std::int64_t iteration_ = 0, last_overflow_ = -1;
-  int hysteresis_ = 1;
+  State state_;
 };
 
 }  // namespace zeropp::zero

@@ -9,9 +9,9 @@
 #include "experiments/codecs/catalog.h"
 #include "experiments/codecs/families.h"
 #include "experiments/codecs/report.h"
-#include "experiments/codecs/safetensors.h"
 #include "experiments/plugins.h"
 #include "experiments/quantity.h"
+#include "experiments/safetensors/reader.h"
 #include "experiments/text_table.h"
 #include "quant/contract/contract.h"
 #include "quant/error.h"
@@ -115,9 +115,7 @@ std::vector<CodecMeasurement> measure_all(const CodecsOptions& o, std::ostream& 
   std::vector<CodecMeasurement> list;
   const auto measure = [&](const CodecData& data) {
     for (const std::string& spec : specs) {
-      if (o.terminal) {
-        err << "\r\033[K" << spec << " on " << printable(data.name) << std::flush;
-      }
+      if (o.terminal) err << "\r\033[K" << spec << " on " << printable(data.name) << std::flush;
       const auto codec = quant::make_codec(spec);
       list.push_back({.spec = spec,
                       .dtype = data.dtype(),

@@ -22,6 +22,7 @@ constexpr std::array kAlgorithms{Algorithm::kRing, Algorithm::kHierarchical,
                                  Algorithm::kAllToAll};
 constexpr std::array kBuckets{"1", "7", "whole", "10x"};
 constexpr std::array kPrefetch{"0", "some", "all"};
+constexpr std::array kResume{"", ", resumed", ", resumed from the reference"};
 constexpr int kNode = -1;  // A group of the ranks of one node.
 constexpr auto kPowerSgd = "powersgd:rank=2";
 constexpr auto kInt4 = "int4:block=32,rounding=stochastic";
@@ -158,9 +159,9 @@ const std::vector<Precision>& precisions() {
 }
 
 int& factor(Cell& c, int i) {
-  const std::array<int*, kFactors> fields{&c.topology,  &c.gas,      &c.algorithm,
-                                          &c.precision, &c.head,     &c.scheme,
-                                          &c.bucket,    &c.prefetch, &c.workers};
+  const std::array<int*, kFactors> fields{&c.topology, &c.gas,    &c.algorithm, &c.precision,
+                                          &c.head,     &c.scheme, &c.bucket,    &c.prefetch,
+                                          &c.workers,  &c.resume};
   return *fields.at(static_cast<std::size_t>(i));
 }
 int factor(const Cell& cell, int i) {
@@ -170,7 +171,8 @@ int factor(const Cell& cell, int i) {
 int factor_values(int i) {
   const std::array sizes{topologies().size(), kGas.size(),      kAlgorithms.size(),
                          precisions().size(), std::size_t{2},   schemes().size(),
-                         kBuckets.size(),     kPrefetch.size(), std::size_t{2}};
+                         kBuckets.size(),     kPrefetch.size(), std::size_t{2},
+                         kResume.size()};
   return static_cast<int>(sizes.at(static_cast<std::size_t>(i)));
 }
 
@@ -180,6 +182,28 @@ Algorithm algorithm_of(const Cell& cell) {
 }
 bool tied_of(const Cell& cell) { return cell.head == 0; }
 int workers_of(const Cell& cell) { return cell.workers + 1; }
+Resume resume_of(const Cell& cell) { return static_cast<Resume>(cell.resume); }
+
+namespace {
+
+bool is_stateful(const std::string& spec) {
+  return !spec.empty() && (zero::powersgd_rank(spec) > 0 ||
+                           quant::make_codec(spec, Dtype::kF32)->traits().stateful);
+}
+
+/// Residuals, or PowerSGD's errors.
+bool keeps_state_by_rank(const Cell& cell) {
+  static const std::vector<bool> known = [] {
+    std::vector<bool> list;
+    for (const Scheme& s : schemes()) {
+      list.push_back(is_stateful(s.weights) || is_stateful(s.gradients));
+    }
+    return list;
+  }();
+  return known[static_cast<std::size_t>(cell.scheme)];
+}
+
+}  // namespace
 
 bool valid(const Cell& cell) {
   const Scheme& s = scheme_of(cell);
@@ -197,6 +221,8 @@ bool valid(const Cell& cell) {
   // Differences cross nodes: one node has nothing to send them to.
   const bool renews = s.request.secondary != 0 && s.weights.rfind("delta", 0) == 0;
   if (renews && node_size(cell) == t.ranks()) return false;
+  // Residuals fit other stages by a rule, not to the bit.
+  if (resume_of(cell) == Resume::kReference && keeps_state_by_rank(cell)) return false;
   return workers_of(cell) <= t.ranks();
 }
 
@@ -207,6 +233,7 @@ Cell reference_of(Cell cell) {
   cell.bucket = 2;
   cell.prefetch = 0;
   cell.workers = 0;
+  cell.resume = 0;
   return cell;
 }
 
@@ -218,12 +245,13 @@ std::string label(const Cell& cell) {
   }
   return fmt::format(
       "{}: stage {}, ranks {}, accumulation {}, {}, {}, {} head, bucket {}, prefetch {}, "
-      "workers {}",
+      "workers {}{}",
       scheme_of(cell).family, scheme_of(cell).name, levels, gas_of(cell),
       hierarchy::name(algorithm_of(cell)),
       precisions()[static_cast<std::size_t>(cell.precision)].name,
       tied_of(cell) ? "tied" : "untied", kBuckets.at(static_cast<std::size_t>(cell.bucket)),
-      kPrefetch.at(static_cast<std::size_t>(cell.prefetch)), workers_of(cell));
+      kPrefetch.at(static_cast<std::size_t>(cell.prefetch)), workers_of(cell),
+      kResume.at(static_cast<std::size_t>(cell.resume)));
 }
 
 zero::GptConfig model_of(const Cell& cell) {

@@ -26,8 +26,9 @@ const std::vector<Scheme>& schemes();
 struct Cell {
   int topology = 0, gas = 0, algorithm = 0, precision = 0, head = 0, scheme = 0;
   int bucket = 0, prefetch = 0, workers = 0;  ///< May not change a bit (law 2).
+  int resume = 0;                             ///< Nor may this: where a checkpoint comes from.
 };
-inline constexpr int kFactors = 9;
+inline constexpr int kFactors = 10;
 int& factor(Cell& cell, int i);
 int factor(const Cell& cell, int i);
 int factor_values(int i);  ///< Size of the table of factor i.
@@ -42,6 +43,13 @@ int gas_of(const Cell& cell);
 hierarchy::Algorithm algorithm_of(const Cell& cell);
 bool tied_of(const Cell& cell);
 int workers_of(const Cell& cell);
+/// Training stops after the first step and goes on in new engines.
+enum class Resume : std::uint8_t {
+  kNo,
+  kOwn,        ///< The checkpoint is the cell's own.
+  kReference,  ///< It was made by the cell of reference_of(): another stage.
+};
+Resume resume_of(const Cell& cell);
 
 /// Impossible cells: coded gradients on a ring or on one rank, groups of one rank, differences
 /// to a secondary that is the world's, ...

@@ -90,15 +90,18 @@ std::vector<Cell> full_cells() {
   std::vector<Cell> cells;
   int turn = 0;
   for_each_cell([&](const Cell& cell) {
-    if (cell.precision != 0 || cell.bucket != 0 || cell.prefetch != 0 || cell.workers != 0)
+    if (cell.precision != 0 || cell.bucket != 0 || cell.prefetch != 0 || cell.workers != 0 ||
+        cell.resume != 0) {
       return;
+    }
     Cell c = cell;
     int rest = turn++;  // Its digits, so that each factor goes through all its values.
-    for (const int i : {8, 7, 6, 3}) {
+    for (const int i : {9, 8, 7, 6, 3}) {
       factor(c, i) = rest % factor_values(i);
       rest /= factor_values(i);
     }
     if (!valid(c)) c.workers = 0;  // One rank has no two workers.
+    if (!valid(c)) c.resume = 1;
     if (valid(c)) cells.push_back(c);
   });
   return cells;

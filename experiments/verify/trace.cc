@@ -29,20 +29,24 @@ const zero::Dataset& text() {
 
 }  // namespace
 
-Trace run_cell(const Cell& cell, int steps, zero::Sabotage sabotage) {
+namespace {
+
+/// Trains from `begin` (null: from the start) and returns what training is after `steps` more.
+zero::Checkpoint run_steps(const Cell& cell, int steps, zero::Sabotage sabotage,
+                           const zero::Checkpoint* begin, Trace& trace) {
   const auto model_config = model_of(cell);
   const auto model = zero::make_gpt(model_config);
   zero::EngineConfig config = engine_of(cell, model_config.parameters());
   config.sabotage = sabotage;
-  Trace trace;
-  for (const auto& t : model->tensors()) trace.tensors.push_back(t.name);
   hierarchy::VirtualOptions options;
   options.workers = workers_of(cell);
+  zero::Checkpoint end;
   run_virtual(topologies()[static_cast<std::size_t>(cell.topology)], options,
               [&](hierarchy::Transport& transport) {
                 zero::MemoryLedger memory;
                 hierarchy::Comm comm{transport, &memory};
                 zero::Engine engine(comm, *model, memory, config, &text());
+                if (begin != nullptr) (void)engine.load(*begin);
                 for (int s = 0; s < steps; ++s) {
                   const double loss = engine.train_step().loss;
                   auto state = engine.gather_state();
@@ -50,7 +54,25 @@ Trace run_cell(const Cell& cell, int steps, zero::Sabotage sabotage) {
                   trace.losses.push_back(loss);
                   trace.states.push_back(std::move(state));
                 }
+                zero::Checkpoint saved = engine.save();
+                if (comm.rank() == 0) end = std::move(saved);
               });
+  return end;
+}
+
+}  // namespace
+
+Trace run_cell(const Cell& cell, int steps, zero::Sabotage sabotage) {
+  Trace trace;
+  const auto model = zero::make_gpt(model_of(cell));
+  for (const auto& t : model->tensors()) trace.tensors.push_back(t.name);
+  if (resume_of(cell) == Resume::kNo || steps < 2) {
+    run_steps(cell, steps, sabotage, nullptr, trace);
+    return trace;
+  }
+  const Cell first = resume_of(cell) == Resume::kOwn ? cell : reference_of(cell);
+  const zero::Checkpoint saved = run_steps(first, 1, sabotage, nullptr, trace);
+  run_steps(cell, steps - 1, sabotage, &saved, trace);
   return trace;
 }
 

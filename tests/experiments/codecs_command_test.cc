@@ -129,7 +129,7 @@ TEST_F(CodecsCommand, NamesOfTensorsDoNotSteerTheTerminal) {
   const std::string command =
       "codecs --measure --codec int8 --safetensors m.safetensors --repetitions 1";
   ASSERT_EQ(run(command), 0) << err_;
-  EXPECT_THAT(out_, HasSubstr(R"(a\x1b[31m\x0a\x9bx)"));
+  EXPECT_THAT(out_, HasSubstr("a?[31m???x"));
   EXPECT_EQ(out_.find('\x1b'), std::string::npos);
   EXPECT_EQ(out_.find("\xc2\x9b"), std::string::npos);
   ASSERT_EQ(run(command + " --json"), 0) << err_;

@@ -1,10 +1,9 @@
-#include "experiments/codecs/safetensors.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
+#include "experiments/safetensors/reader.h"
 #include "quant/convert.h"
 #include "quant/error.h"
 #include "tests/experiments/temp_dir.h"

@@ -39,7 +39,14 @@ std::string difference(const Cell& cell, zero::Sabotage sabotage) {
 
 TEST(Verify, EverySchemeOnTwoNodesOfFourEqualsItsReference) {
   std::vector<Cell> cells;
-  for (const Scheme& s : schemes()) cells.push_back(cell_of(s.family, s.name));
+  for (const Scheme& s : schemes()) {
+    cells.push_back(cell_of(s.family, s.name));
+    for (const int resume : {1, 2}) {
+      Cell resumed = cells.back();
+      resumed.resume = resume;
+      if (valid(resumed)) cells.push_back(resumed);
+    }
+  }
   for (const CellResult& r : verify_cells(cells, {}, {})) {
     EXPECT_EQ(r.difference, "") << label(r.cell);
   }
@@ -60,6 +67,7 @@ TEST_P(VerifyNotices, AndNamesThePlace) {
   Cell cell = cell_of(b.family, b.scheme);
   // Sums of a few bf16 numbers are exact in fp32 and hide their order.
   if (b.sabotage == zero::Sabotage::kReverseOrder) cell.precision = 0;
+  if (b.sabotage == zero::Sabotage::kLossyCheckpoint) cell.resume = 1;
   EXPECT_EQ(difference(cell, zero::Sabotage::kNone), "");
   const std::string found = difference(cell, b.sabotage);
   EXPECT_NE(found.find("step"), std::string::npos) << found;
@@ -75,6 +83,9 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{zero::Sabotage::kStaleSecondary, "delta", "3+hpZ node", "tensor"},
         Broken{zero::Sabotage::kDivergentReplica, "delta", "3+hpZ node", "ranks 0 and 1"},
         Broken{zero::Sabotage::kDivergentReplica, "delta", "2", "ranks 0 and 1"},
+        Broken{zero::Sabotage::kLossyCheckpoint, "ef", "3", "tensor"},
+        Broken{zero::Sabotage::kLossyCheckpoint, "ef21", "2", "loss"},
+        Broken{zero::Sabotage::kLossyCheckpoint, "delta", "3+hpZ node", "loss"},
         Broken{zero::Sabotage::kOwnUnrounded, "zero++", "3", "tensor"},
         Broken{zero::Sabotage::kOwnUnrounded, "stochastic int4", "2", "element"},
         Broken{zero::Sabotage::kDivergentReplica, "exact micro_step", "3", "ranks 0 and 1"}));

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "experiments/codecs/safetensors.h"
+#include "experiments/safetensors/reader.h"
 #include "quant/error.h"
 #include "tests/fuzz/fuzz_input.h"
 

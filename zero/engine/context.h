@@ -19,6 +19,9 @@ struct EngineContext {
   std::uint64_t version = 0;  ///< Applied updates: the version of the weights.
   std::uint64_t updates = 0;  ///< Of the optimizer since its moments were zero: Adam's t.
   std::uint32_t micro = 0;
+  /// First sample of a step minus step * samples a step, modulo 2^64: other than 0 after a
+  /// checkpoint of another global batch.
+  std::uint64_t sample_shift = 0;
   hierarchy::Phase phase = hierarchy::Phase::kInit;
   double math_seconds = 0;
   quant::CodecState* codec_state = nullptr;  ///< Null: no codec keeps state.
@@ -30,6 +33,10 @@ struct EngineContext {
   hierarchy::ChunkMap chunks(std::uint32_t t) const { return {tensor(t).numel, ranks()}; }
   std::size_t shard_size(std::uint32_t t, int modulus) const {
     return hierarchy::shard_elems(chunks(t), modulus, rank());
+  }
+  std::uint64_t samples_per_step() const {
+    return static_cast<std::uint64_t>(config.gas) *
+           static_cast<std::uint64_t>(config.micro_batch) * static_cast<std::uint64_t>(ranks());
   }
   void set_phase(hierarchy::Phase p) {
     phase = p;

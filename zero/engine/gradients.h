@@ -44,6 +44,8 @@ class GradientStore : public GradSink {
   void end_step(bool applied) { applied ? low_rank_.commit() : low_rank_.rollback(); }
   /// The weights were replaced.
   void forget() { low_rank_.forget(); }
+  LowRankState low_rank_state() const { return low_rank_.state(); }
+  void restore_low_rank(const LowRankState& state) { low_rank_.restore(state); }
   const quant::ErrorSums& error() const { return error_; }
   std::uint64_t underflow() const { return underflow_; }
 

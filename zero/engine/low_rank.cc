@@ -179,4 +179,32 @@ void LowRank::forget() {
   for (State& state : kept_) state = {};
 }
 
+LowRankState LowRank::state() const {
+  LowRankState state;
+  for (const State& kept : kept_) {
+    const auto copy = [](const Tensor& x) {
+      return x ? std::vector<float>(x.f32(), x.f32() + x.size()) : std::vector<float>();
+    };
+    state.error.push_back(copy(kept.error));
+    state.right.push_back(copy(kept.right));
+  }
+  return state;
+}
+
+void LowRank::restore(const LowRankState& state) {
+  forget();
+  for (std::uint32_t t = 0; t < kept_.size(); ++t) {
+    if (t >= state.error.size() || state.error[t].size() != context_.tensor(t).numel) continue;
+    State& kept = kept_[t];
+    kept.error =
+        Tensor(&context_.memory, MemoryKind::kResidual, Dtype::kF32, state.error[t].size());
+    quant::convert(quant::view(state.error[t]), kept.error.view());
+    const std::size_t cols = matrix_shape(context_.tensor(t)).cols;
+    const auto rank = static_cast<std::size_t>(context_.config.powersgd_rank);
+    if (state.right[t].size() != rank * cols) continue;  // Of another rank: drawn anew.
+    kept.right = vectors(MemoryKind::kResidual, cols);
+    quant::convert(quant::view(state.right[t]), kept.right.view());
+  }
+}
+
 }  // namespace zeropp::zero

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "zero/checkpoint.h"
 #include "zero/engine/context.h"
 
 namespace zeropp::zero {
@@ -35,6 +36,10 @@ class LowRank {
   void rollback();
   /// As new: the weights were replaced.
   void forget();
+
+  /// What is kept between steps; `restore` wants whole matrices, or empty ones for nothing.
+  LowRankState state() const;
+  void restore(const LowRankState& state);
 
  private:
   struct State {

@@ -37,23 +37,39 @@ void OptimizerState::initialise() {
   }
 }
 
-void OptimizerState::load(const std::vector<std::vector<float>>& tensors) {
+/// Cuts this rank's shards out of `parts` runs of each whole tensor.
+void OptimizerState::load_parts(const std::vector<std::vector<float>>& tensors,
+                                std::size_t parts) {
+  const char* area = parts == 1 ? "load_masters" : "load";
   if (tensors.size() != master_.size()) {
-    throw UsageError("load_masters", fmt::format("{} tensors", master_.size()),
+    throw UsageError(area, fmt::format("{} tensors", master_.size()),
                      std::to_string(tensors.size()));
   }
   for (std::uint32_t t = 0; t < master_.size(); ++t) {
-    if (tensors[t].size() != context_.tensor(t).numel) {
-      throw UsageError(
-          "load_masters",
-          fmt::format("{} elements of {}", context_.tensor(t).numel, context_.tensor(t).name),
-          std::to_string(tensors[t].size()));
+    const std::size_t n = context_.tensor(t).numel;
+    if (tensors[t].size() != parts * n) {
+      throw UsageError(area, fmt::format("{} elements of {}", n, context_.tensor(t).name),
+                       std::to_string(tensors[t].size() / parts));
     }
-    narrow_shard(context_, t, quant::view(tensors[t]), 1, master_[t].view(),
-                 context_.config.policy.optimizer);
+    std::size_t part = 0;
+    for (auto* kind : {&master_, &m_, &v_}) {
+      if (kind->empty()) {
+        ++part;
+      } else if (part >= parts) {
+        (*kind)[t].zero();
+      } else {
+        narrow_shard(context_, t, quant::view(tensors[t]).slice(part++ * n, n), 1,
+                     (*kind)[t].view(), context_.config.policy.optimizer);
+      }
+    }
   }
-  for (auto& m : m_) m.zero();
-  for (auto& v : v_) v.zero();
+}
+
+void OptimizerState::load(const std::vector<std::vector<float>>& tensors) {
+  load_parts(tensors, 1);
+}
+void OptimizerState::load_all(const std::vector<std::vector<float>>& states) {
+  load_parts(states, 3);
 }
 
 OptimizerState::Slices OptimizerState::slices(std::uint32_t t, std::size_t first,

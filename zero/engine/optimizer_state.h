@@ -15,6 +15,8 @@ class OptimizerState {
   void initialise();
   /// Masters from whole tensors; moments become zero.
   void load(const std::vector<std::vector<float>>& tensors);
+  /// Masters and moments from whole tensors: master | m | v each, as Checkpoint::state.
+  void load_all(const std::vector<std::vector<float>>& states);
 
   /// One update. `grad(t)` is the mean gradient at modulus `grad_modulus`.
   template <class Grad>
@@ -35,6 +37,7 @@ class OptimizerState {
  private:
   void update_tensor(std::uint32_t t, quant::ConstView grad, int grad_modulus, float divisor,
                      double lr);
+  void load_parts(const std::vector<std::vector<float>>& tensors, std::size_t parts);
 
   EngineContext& context_;
   std::vector<quant::Tensor> master_, m_, v_;

@@ -24,6 +24,12 @@ class RouteTable {
   bool codes_weights() const;
   /// The codec of weights codes differences to a copy that ranks hold (`delta`).
   bool codes_differences() const { return differences_; }
+  /// What ranks hold of weights between steps is no function of the masters: differences, or
+  /// what a codec with state has sent.
+  bool keeps_copies(const EngineConfig& config) const {
+    return differences_ ||
+           (config.weight_codec && config.weight_codec->traits().stateful && codes_weights());
+  }
   bool difference(std::uint32_t tensor) const {
     return differences_ && weights_[tensor] != nullptr;
   }

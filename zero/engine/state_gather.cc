@@ -66,4 +66,24 @@ std::vector<std::vector<float>> gather_on_root(
   return all;
 }
 
+std::vector<std::vector<std::byte>> gather_bytes_on_root(EngineContext& context,
+                                                         std::span<const std::byte> own) {
+  auto& transport = context.comm.transport;
+  if (context.rank() != 0) {
+    const hierarchy::SendOp send{.peer = 0, .data = own, .bytes = {.exact = own.size()}};
+    transport.exchange(kCall, {&send, 1}, {}).release();
+    return {};
+  }
+  std::vector<std::vector<std::byte>> all{{own.begin(), own.end()}};
+  for (int r = 1; r < context.ranks(); ++r) {
+    const hierarchy::RecvOp recv{.peer = r, .bytes = std::size_t{1} << 40, .variable = true};
+    auto pending = transport.exchange(kCall, {}, {&recv, 1});
+    pending.wait();
+    const auto bytes = pending.received(0);
+    all.emplace_back(bytes.begin(), bytes.end());
+    pending.release();
+  }
+  return all;
+}
+
 }  // namespace zeropp::zero

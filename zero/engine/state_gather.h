@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "zero/engine/context.h"
@@ -14,5 +16,9 @@ namespace zeropp::zero {
 std::vector<std::vector<float>> gather_on_root(
     EngineContext& context, int parts,
     const std::function<std::vector<float>(std::uint32_t tensor)>& own);
+
+/// Each rank's bytes on rank 0, in rank order; empty elsewhere. Role control.
+std::vector<std::vector<std::byte>> gather_bytes_on_root(EngineContext& context,
+                                                         std::span<const std::byte> own);
 
 }  // namespace zeropp::zero

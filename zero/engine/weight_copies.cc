@@ -115,10 +115,6 @@ void WeightStore::invalidate_copies() {
 }
 
 void WeightStore::set_reference(const WeightReference& reference) {
-  if (!routes_.codes_differences()) {
-    throw UsageError("load_masters", "a reference only where weights travel through 'delta'",
-                     "one");
-  }
   if (reference.tensors.size() != params_.size() ||
       reference.versions.size() != params_.size()) {
     throw UsageError("load_masters", fmt::format("a reference of {} tensors", params_.size()),
@@ -137,6 +133,12 @@ void WeightStore::set_reference(const WeightReference& reference) {
                  copy_modulus());
     copy_version_[t] = reference.versions[t];
   }
+}
+
+bool WeightStore::has_current_secondary() const {
+  const auto version = static_cast<std::int64_t>(context_.version);
+  return !secondary_.empty() &&
+         std::find(copy_version_.begin(), copy_version_.end(), version) != copy_version_.end();
 }
 
 std::vector<float> WeightStore::copy_chunk(std::uint32_t t) const {

@@ -50,6 +50,8 @@ class WeightStore : public WeightSource {
   /// The copy's elements of this rank's own chunk, in fp32.
   std::vector<float> copy_chunk(std::uint32_t tensor) const;
   std::uint64_t unreferenced_gathers() const { return unreferenced_; }
+  /// A secondary that the next pass will use: the last step was skipped.
+  bool has_current_secondary() const;
 
   void begin_pass(Mode mode);
   /// The next fetch of the plan is live when this returns.

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,13 +40,22 @@ class SafetensorsFile {
  public:
   explicit SafetensorsFile(std::filesystem::path path);  ///< UsageError.
   const std::vector<SafeTensor>& tensors() const { return tensors_; }
+  /// Null if there is none of that name.
+  const SafeTensor* find(std::string_view name) const;
+  /// The strings of `__metadata__`.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
   /// The numbers of a tensor with a float_dtype. UsageError where the file ends too early.
   quant::Tensor read(const SafeTensor& tensor) const;
+  /// Of any dtype, as they are in the file.
+  std::vector<std::byte> read_bytes(const SafeTensor& tensor) const;
 
  private:
   std::filesystem::path path_;
+  void read_into(const SafeTensor& tensor, void* to) const;
+
   std::uint64_t data_at_ = 0;
   std::vector<SafeTensor> tensors_;
+  std::map<std::string, std::string> metadata_;
 };
 
 /// Whether a name fits a pattern of the shell: * ? [abc].

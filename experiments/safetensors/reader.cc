@@ -1,4 +1,4 @@
-#include "experiments/codecs/safetensors.h"
+#include "experiments/safetensors/reader.h"
 
 #include <fmt/format.h>
 #include <fnmatch.h>
@@ -172,21 +172,47 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   }
   data_at_ = kPrefix + size;
   tensors_ = parse_safetensors_header(json, file_bytes - data_at_, source);
+  const Json header = parse_json(json, source);
+  if (const auto found = header.find("__metadata__"); found != header.end()) {
+    for (const auto& [key, value] : found->items()) {
+      if (value.is_string()) metadata_[key] = value.get<std::string>();
+    }
+  }
 }
 
-quant::Tensor SafetensorsFile::read(const SafeTensor& tensor) const {
-  const std::string area = path_.string() + ": tensor '" + tensor.name + "'";
-  if (!tensor.float_dtype) throw UsageError(area, "F32, BF16 or F16", tensor.dtype);
-  quant::Tensor x(nullptr, quant::MemoryKind::kHost, *tensor.float_dtype,
-                  static_cast<std::size_t>(tensor.elements));
+const SafeTensor* SafetensorsFile::find(std::string_view name) const {
+  for (const SafeTensor& t : tensors_) {
+    if (t.name == name) return &t;
+  }
+  return nullptr;
+}
+
+void SafetensorsFile::read_into(const SafeTensor& tensor, void* to) const {
   std::ifstream file(path_, std::ios::binary);
   file.seekg(static_cast<std::streamoff>(data_at_ + tensor.begin));
   const auto bytes = static_cast<std::streamsize>(tensor.bytes);
-  if (bytes > 0) file.read(static_cast<char*>(x.view().data), bytes);
+  if (bytes > 0) file.read(static_cast<char*>(to), bytes);
   if (!file || (bytes > 0 && file.gcount() != bytes)) {
-    throw UsageError(area, fmt::format("{} bytes of data", bytes), "a file that ends before");
+    throw UsageError(path_.string() + ": tensor '" + tensor.name + "'",
+                     fmt::format("{} bytes of data", bytes), "a file that ends before");
   }
+}
+
+quant::Tensor SafetensorsFile::read(const SafeTensor& tensor) const {
+  if (!tensor.float_dtype) {
+    throw UsageError(path_.string() + ": tensor '" + tensor.name + "'", "F32, BF16 or F16",
+                     tensor.dtype);
+  }
+  quant::Tensor x(nullptr, quant::MemoryKind::kHost, *tensor.float_dtype,
+                  static_cast<std::size_t>(tensor.elements));
+  read_into(tensor, x.view().data);
   return x;
+}
+
+std::vector<std::byte> SafetensorsFile::read_bytes(const SafeTensor& tensor) const {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes));
+  read_into(tensor, bytes.data());
+  return bytes;
 }
 
 bool matches_glob(const std::string& pattern, const std::string& name) {
