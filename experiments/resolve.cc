@@ -406,6 +406,21 @@ void resolve_checkpoint(const ConfigView& c, VariantConfig& v) {
   }
 }
 
+void resolve_tensorboard(const ConfigView& c, VariantConfig& v) {
+  v.tensorboard = c.get_bool("tensorboard.enabled");
+  const auto text = [&](const char* path) {
+    return c.has(path) ? c.get_string(path) : std::string();
+  };
+  const std::filesystem::path root = text("tensorboard.output_path");
+  const std::string job = text("tensorboard.job_name");
+  if (!v.tensorboard) return;
+  if (root.empty() && !job.empty()) {
+    refuse("tensorboard.output_path where tensorboard.job_name names a folder below it",
+           "'" + job + "' alone");
+  }
+  v.tensorboard_dir = (job.empty() ? root : root / job).string();
+}
+
 }  // namespace
 
 VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& topology) {
@@ -417,6 +432,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   v.eval_every = static_cast<std::uint64_t>(c.get_int("zeropp.eval.every"));
   v.eval_windows = static_cast<std::uint64_t>(c.get_int("zeropp.eval.windows"));
   resolve_checkpoint(c, v);
+  resolve_tensorboard(c, v);
   const BatchSizes batch = resolve_batch(c, topology.ranks());
   v.engine.micro_batch = static_cast<int>(batch.micro);
   v.engine.gas = static_cast<int>(batch.gas);
