@@ -11,6 +11,7 @@
 #include <set>
 
 #include "experiments/checkpoint/files.h"
+#include "experiments/text_table.h"
 #include "quant/error.h"
 #include "quant/registry.h"
 #include "zero/powersgd.h"
@@ -373,11 +374,8 @@ void check_name(const std::string& name, const std::string& where) {
         return std::isalnum(c) != 0 || std::string_view("+-_.=,").find(c) != std::string::npos;
       });
   if (!good) {
-    std::string shown = name;  // On one line.
-    std::replace_if(
-        shown.begin(), shown.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
     refuse(where + ".name to be letters, digits and + - _ . = , (first not - or .)",
-           "'" + shown + "'");
+           "'" + printable(name) + "'");
   }
   if (name == "summary.json" || name == "summary.md") {
     refuse(where + ".name not to be a file of the run", "'" + name + "'");

@@ -4,16 +4,23 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 
 namespace zeropp::experiments {
+
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+  return text;
+}
 
 namespace {
 
 /// A decorated codec's '|' would end a cell.
 std::string escaped(const std::string& cell) {
   std::string out;
-  for (const char c : cell) {
+  for (const char c : printable(cell)) {
     if (c == '|') out += '\\';
     out += c;
   }
@@ -33,8 +40,8 @@ std::string TextTable::text() const {
     std::string text;
     for (std::size_t i = 0; i < cells.size(); ++i) {
       text += i == 0 ? "" : "  ";
-      text += i < left ? fmt::format("{:<{}}", cells[i], widths[i])
-                       : fmt::format("{:>{}}", cells[i], widths[i]);
+      text += i < left ? fmt::format("{:<{}}", printable(cells[i]), widths[i])
+                       : fmt::format("{:>{}}", printable(cells[i]), widths[i]);
     }
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";

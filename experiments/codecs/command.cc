@@ -12,6 +12,7 @@
 #include "experiments/plugins.h"
 #include "experiments/quantity.h"
 #include "experiments/safetensors/reader.h"
+#include "experiments/text_table.h"
 #include "quant/contract/contract.h"
 #include "quant/error.h"
 #include "quant/registry.h"
@@ -114,7 +115,7 @@ std::vector<CodecMeasurement> measure_all(const CodecsOptions& o, std::ostream& 
   std::vector<CodecMeasurement> list;
   const auto measure = [&](const CodecData& data) {
     for (const std::string& spec : specs) {
-      if (o.terminal) err << "\r\033[K" << spec << " on " << data.name << std::flush;
+      if (o.terminal) err << "\r\033[K" << spec << " on " << printable(data.name) << std::flush;
       const auto codec = quant::make_codec(spec);
       list.push_back({.spec = spec,
                       .dtype = data.dtype(),
