@@ -5,7 +5,6 @@
 
 #include <array>
 #include <bit>
-#include <boost/crc.hpp>
 #include <cerrno>
 #include <chrono>
 #include <system_error>
@@ -47,10 +46,14 @@ std::string bytes(unsigned field, std::string_view v) {
   return key(field, 2) + varint(v.size()) + std::string(v);
 }
 
+/// CRC-32C (Castagnoli, reflected) as TFRecord masks it.
 std::uint32_t masked_crc(std::string_view data) {
-  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
-  crc.process_bytes(data.data(), data.size());
-  return std::rotr(static_cast<std::uint32_t>(crc.checksum()), 15) + 0xA282EAD8u;
+  std::uint32_t crc = ~0u;
+  for (const unsigned char byte : data) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? 0x82F63B78u : 0);
+  }
+  return std::rotr(~crc, 15) + 0xA282EAD8u;
 }
 
 /// A value that only carries the plug-in's content: a tensor of float of shape (0).
