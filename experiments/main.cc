@@ -40,6 +40,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kHelp);
   Action action;
+  add_bench(app, action);
   add_codecs(app, action);
   add_run(app, action);
   add_verify(app, action);

@@ -26,6 +26,8 @@ struct VariantConfig {
   std::string load;                    ///< Checkpoint to begin from; "" = none.
   std::string load_sha256;
   bool load_weights_only = false;
+  bool tensorboard = false;                  ///< Write event files.
+  std::string tensorboard_dir;               ///< Their root; "" = each in its job's folder.
   std::string weight_codec;                  ///< Canonical spec, or "exact".
   std::vector<std::string> gradient_codecs;  ///< One a level, innermost first.
   std::string secondary;  ///< "none", a level's name, or a size where no level has it.

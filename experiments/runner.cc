@@ -19,6 +19,7 @@
 #include "experiments/progress.h"
 #include "experiments/run_lock.h"
 #include "experiments/summary.h"
+#include "experiments/tensorboard.h"
 #include "quant/error.h"
 
 namespace zeropp::experiments {
@@ -120,6 +121,7 @@ class Runner {
     progress_.begin_job(name, variant.steps);
     const JobIdentity identity{variant, seed, data_.sha256};
     bool begun = false;
+    std::optional<TensorboardWriter> board;
     try {
       const std::optional<JobCheckpoint> resume = resume_point(store, identity, name);
       std::optional<zero::Checkpoint> start;
@@ -129,10 +131,16 @@ class Runner {
         for (const char* summary : {"summary.json", "summary.md"}) fs::remove(dir_ / summary);
         if (!resume) remove_job_checkpoints(store.dir());
         store.begin();
+        remove_event_files(store.dir());
+        if (variant.tensorboard) {
+          store.remembering(
+              [&] { board.emplace(tensorboard_dir(store.dir(), variant, seed), variant); });
+        }
       }
       begun = true;
       const OnStep on_step = [&](const StepRecord& record) {
         store.append_metrics(metrics_line(record));
+        if (board) store.remembering([&] { board->step(record); });
         progress_.step(record.step, record.result.loss);
       };
       if (resume && processes_.root()) {
@@ -154,6 +162,7 @@ class Runner {
       if (!processes_.root())
         return {.seed = seed, .status = "ok", .message = "", .result = ""};
       const Json result = job_result(run_, variant, seed, data_, outcome);
+      if (board) store.remembering([&] { board->end(true); });
       store.commit(result, traffic_lines(run_, outcome));
       progress_.end_job(fmt::format("val loss {:.4f}", outcome.val_loss));
       return {.seed = seed, .status = "ok", .message = "", .result = to_text(result)};
@@ -164,6 +173,10 @@ class Runner {
       return {.seed = seed, .status = "killed", .message = "", .result = ""};
     } catch (const std::exception& e) {
       const bool usage = dynamic_cast<const UsageError*>(&e) != nullptr;
+      try {
+        if (board) board->end(false);
+      } catch (const UsageError&) {  // What ended the job is what counts.
+      }
       JobEnd end = failed_job(store, name, seed, e.what(), usage);
       // Others wait for this one, or messages may be in flight.
       const bool apart = !begun || dynamic_cast<const TransportError*>(&e) != nullptr;
