@@ -12,6 +12,8 @@
 
 namespace zeropp::experiments {
 
+struct SweepAxis;
+
 /// What becomes of a config key.
 enum class KeyStatus : std::uint8_t {
   kHonoured,  ///< Does what its name says.
@@ -84,7 +86,9 @@ void deep_merge(Json& base, const Json& patch);
 
 /// Applies "key=value" or "--key=value" with dotted keys; the value is JSON, else a string.
 /// Short forms: a key of "zeropp", "zeropp.cluster", "zero_optimization" or "zeropp.model"
-/// alone. Returns the full paths.
-std::vector<std::string> apply_overrides(Json& config, std::span<const std::string> overrides);
+/// alone. Returns the full paths. A list of values (sweep_values) becomes one of `axes`, where
+/// they are wanted; of seeds, the list.
+std::vector<std::string> apply_overrides(Json& config, std::span<const std::string> overrides,
+                                         std::vector<SweepAxis>* axes = nullptr);
 
 }  // namespace zeropp::experiments

@@ -2,10 +2,14 @@
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "experiments/commands/commands.h"
+#include "experiments/commands/key_arguments.h"
 #include "experiments/program_info.h"
 #include "experiments/text_table.h"
 #include "quant/error.h"
@@ -46,7 +50,10 @@ int run(int argc, char** argv) {
   add_verify(app, action);
   add_plan(app, action);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> arguments =
+        join_key_arguments(std::vector<std::string>(argv + 1, argv + argc));
+    std::reverse(arguments.begin(), arguments.end());  // As CLI11 wants them.
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version.
     const std::string first = argc > 1 ? argv[1] : "-";

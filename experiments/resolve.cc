@@ -377,7 +377,8 @@ void check_name(const std::string& name, const std::string& where) {
     refuse(where + ".name to be letters, digits and + - _ . = , (first not - or .)",
            "'" + printable(name) + "'");
   }
-  if (name == "summary.json" || name == "summary.md") {
+  if (name == "summary.json" || name == "summary.md" || name == "summary.csv" ||
+      name == "sweep.json") {
     refuse(where + ".name not to be a file of the run", "'" + name + "'");
   }
 }

@@ -10,6 +10,7 @@
 
 #include "experiments/clusters.h"
 #include "experiments/resolve.h"
+#include "experiments/sweep/sweep.h"
 #include "quant/error.h"
 #include "zero/data.h"
 #include "zero/gpt.h"
@@ -17,12 +18,7 @@
 namespace zeropp::experiments {
 namespace {
 
-/// A variant as written: its patch, without name and flag.
-struct Patch {
-  std::string name = "main";
-  bool baseline = true;
-  Json config = Json::object();
-};
+using Patch = VariantPatch;
 
 Patch read_patch(const Json& item, std::size_t index) {
   const std::string where = fmt::format("zeropp.variants[{}]", index);
@@ -60,14 +56,13 @@ void check_shared(const Patch& patch) {
 
 std::vector<Patch> read_patches(const Json& config) {
   const Json* list = ConfigView(config).find("zeropp.variants");
-  if (list == nullptr) return {Patch{}};
+  if (list == nullptr) return {Patch{.config = Json::object()}};
   if (list->empty()) throw UsageError("config", "zeropp.variants to name variants", "[]");
   std::vector<Patch> patches;
   std::set<std::string> names;
   std::size_t baselines = 0;
   for (const Json& item : *list) {
     patches.push_back(read_patch(item, patches.size()));
-    check_shared(patches.back());
     if (!names.insert(patches.back().name).second) {
       throw UsageError("config", "zeropp.variants with different names",
                        "'" + patches.back().name + "' twice");
@@ -142,13 +137,15 @@ VariantConfig make_variant(const Json& base, const Patch& patch,
                            const hierarchy::Topology& topology, bool named) {
   try {
     Json config = base;
-    config["zeropp"].erase("variants");
+    for (const char* key : {"variants", "sweep"}) config["zeropp"].erase(key);
     deep_merge(config, patch.config);
     auto ignored = check_keys(config);
     VariantConfig variant = resolve_variant(config, topology);
     add_idle_exact_rules(config, variant, ignored);
     variant.name = patch.name;
     variant.baseline = patch.baseline;
+    variant.compared_with = patch.compared_with;
+    variant.axes = patch.axes.is_object() ? to_text(patch.axes, -1) : "{}";
     variant.ignored_keys = std::move(ignored);
     Json resolved = Json::parse(variant.resolved);
     resolved["zeropp"]["variants"] = Json::array({{{"name", patch.name}, {"baseline", true}}});
@@ -166,13 +163,15 @@ VariantConfig make_variant(const Json& base, const Patch& patch,
 RunConfig parse_run_config(std::string_view text, const std::string& source,
                            const std::vector<std::string>& overrides) {
   Json config = parse_json(text, source);
-  const auto paths = apply_overrides(config, overrides);
-  if (config.contains("variants")) {  // Also accepted at the top.
-    if (ConfigView(config).has("zeropp.variants")) {
-      throw UsageError("config", "variants once", "variants and zeropp.variants");
+  std::vector<SweepAxis> axes;
+  const auto paths = apply_overrides(config, overrides, &axes);
+  for (const std::string key : {"variants", "sweep"}) {  // Also accepted at the top.
+    if (!config.contains(key)) continue;
+    if (ConfigView(config).has("zeropp." + key)) {
+      throw UsageError("config", key + " once", fmt::format("{0} and zeropp.{0}", key));
     }
-    at_path(config, "zeropp.variants") = config["variants"];
-    config.erase("variants");
+    at_path(config, "zeropp." + key) = config[key];
+    config.erase(key);
   }
   check_keys(config);  // First as written: an error of the file is not one of its variants.
   at_path(config, "zeropp");
@@ -190,9 +189,18 @@ RunConfig parse_run_config(std::string_view text, const std::string& source,
   run.transport = view.get_string("zeropp.transport");
   run.workers = static_cast<int>(view.get_int("zeropp.workers"));
   run.timeout_s = view.get_double("zeropp.timeout_s");
-  const std::vector<Patch> patches = read_patches(config);
+  std::vector<Patch> patches = read_patches(config);
   check_overrides_used(paths, patches);
-  const bool named = view.has("zeropp.variants");
+  bool named = view.has("zeropp.variants");
+  if (view.has("zeropp.sweep") || !axes.empty()) {
+    patches = expand_sweep(config, axes, patches, named);
+    named = true;
+  } else {
+    const auto base = std::find_if(patches.begin(), patches.end(),
+                                   [](const Patch& patch) { return patch.baseline; });
+    for (Patch& patch : patches) patch.compared_with = base->name;
+  }
+  for (const Patch& patch : patches) check_shared(patch);
   for (const Patch& patch : patches) {
     run.variants.push_back(make_variant(config, patch, run.topology, named));
   }

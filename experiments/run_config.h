@@ -16,6 +16,8 @@ namespace zeropp::experiments {
 struct VariantConfig {
   std::string name;
   bool baseline = false;
+  std::string compared_with;  ///< The baseline of this variant, by name.
+  std::string axes;           ///< JSON: what a sweep set here; "{}" without one.
   zero::GptConfig model;
   zero::EngineConfig engine;  ///< The job sets the seed.
   std::uint64_t steps = 0;
@@ -50,8 +52,9 @@ struct RunConfig {
   std::string transport;  ///< "virtual" or "mpi".
   int workers = 0;
   double timeout_s = 0;
-  std::vector<VariantConfig> variants;  ///< At least one; exactly one is the baseline.
-  std::string hash;                     ///< Over variants and seeds; names the default folder.
+  /// At least one. Exactly one is the baseline; in a sweep several may be.
+  std::vector<VariantConfig> variants;
+  std::string hash;  ///< Over variants and seeds; names the default folder.
 };
 
 /// Reads, checks and resolves. Overrides ("key=value") come before variants. UsageError names

@@ -19,6 +19,7 @@
 #include "experiments/progress.h"
 #include "experiments/run_lock.h"
 #include "experiments/summary.h"
+#include "experiments/sweep/report.h"
 #include "experiments/tensorboard.h"
 #include "quant/error.h"
 
@@ -75,12 +76,13 @@ std::string one_line(std::string text) {
 class Runner {
  public:
   Runner(const RunConfig& run, const zero::Dataset& data, const Processes& processes,
-         fs::path dir, std::ostream& err, bool terminal)
+         fs::path dir, std::ostream& err, bool terminal, bool fresh)
       : run_(run),
         data_(data),
         processes_(processes),
         dir_(std::move(dir)),
         err_(err),
+        fresh_(fresh),
         progress_(processes.root() ? err : nowhere_, terminal && processes.root(),
                   total_steps(run), run.variants.size() * run.seeds.size()) {}
 
@@ -111,7 +113,7 @@ class Runner {
     const std::string name = fmt::format("{} seed {}", variant.name, seed);
     std::optional<Json> finished;
     if (processes_.decide([&] {
-          finished = store.finished(data_.sha256, run_.topology);
+          if (!fresh_) finished = store.finished(data_.sha256, run_.topology);
           return finished.has_value();
         })) {
       progress_.skip_job(name, variant.steps);
@@ -128,7 +130,9 @@ class Runner {
       if (!resume && !variant.load.empty()) start = start_of(variant);
       if (processes_.root()) {
         // They would be an earlier run's until this one ends.
-        for (const char* summary : {"summary.json", "summary.md"}) fs::remove(dir_ / summary);
+        for (const char* summary : {"summary.json", "summary.md", "summary.csv"}) {
+          fs::remove(dir_ / summary);
+        }
         if (!resume) remove_job_checkpoints(store.dir());
         store.begin();
         remove_event_files(store.dir());
@@ -190,6 +194,7 @@ class Runner {
                                             const std::string& name) {
     std::string why_not;
     std::optional<JobCheckpoint> found;
+    if (fresh_) return std::nullopt;
     if (processes_.root()) found = newest_job_checkpoint(store.dir(), identity, why_not);
     if (!why_not.empty()) {
       err_ << fmt::format("zeropp: {}: not resumed from {}\n", name, why_not) << std::flush;
@@ -238,6 +243,7 @@ class Runner {
   const Processes& processes_;
   fs::path dir_;
   std::ostream& err_;
+  bool fresh_;
   std::ostream nowhere_{nullptr};
   Progress progress_;
   int failures_ = 0, usage_failures_ = 0;
@@ -280,7 +286,8 @@ namespace {
 int run_jobs(const RunOptions& options, const RunConfig& run, const zero::Dataset& data,
              const Processes& processes, std::ostream& out, std::ostream& err) {
   const fs::path dir = options.out.empty() ? default_out(run.stem, run.hash) : options.out;
-  Runner runner(run, data, processes, dir, err, options.terminal);
+  Runner runner(run, data, processes, dir, err, options.terminal, options.fresh);
+  if (processes.root()) write_atomic(dir / "sweep.json", to_text(jobs_json(run)) + "\n");
   const auto ends = runner.run_all();
   if (const int signal = stop_signal; signal != 0) {
     if (processes.root()) {
@@ -295,6 +302,7 @@ int run_jobs(const RunOptions& options, const RunConfig& run, const zero::Datase
     const Json summary = make_summary(run, data, ends);
     try {
       write_atomic(dir / "summary.md", summary_markdown(summary, run.stem));
+      write_atomic(dir / "summary.csv", summary_csv(summary));
       write_atomic(dir / "summary.json", to_text(summary) + "\n");
     } catch (const UsageError& e) {  // The folder could be written when the run began.
       throw std::runtime_error(e.what());
@@ -322,8 +330,16 @@ int run_command(const RunOptions& options, std::ostream& out, std::ostream& err)
     processes.check(run);
     data = zero::load_dataset(run.data, run.validation_fraction);
     check_data(run, *data);
+    if (!options.dry_run && !options.any_memory) check_memory(run, available_memory());
   });
   if (!ready) return 2;
+  if (options.dry_run) {
+    if (processes.root()) {
+      const Json jobs = jobs_json(run);
+      out << (options.json ? to_text(jobs) + "\n" : jobs_table(jobs)) << std::flush;
+    }
+    return 0;
+  }
   std::optional<RunLock> lock;  // Of rank 0.
   const auto writable = [&] {
     const fs::path dir = options.out.empty() ? default_out(run.stem, run.hash) : options.out;

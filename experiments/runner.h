@@ -11,6 +11,9 @@ struct RunOptions {
   std::vector<std::string> overrides{};  ///< "key=value".
   std::string out;                       ///< Empty: results/runs/<config>-<hash>.
   bool json = false;                     ///< summary.json on `out` instead of the table.
+  bool dry_run = false;                  ///< List the jobs and what they will take.
+  bool fresh = false;                    ///< Do finished and interrupted jobs again.
+  bool any_memory = false;               ///< Begin also what cannot fit.
   bool terminal = false;                 ///< `err` is a terminal.
 };
 

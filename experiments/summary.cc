@@ -148,6 +148,8 @@ Json variant_json(const RunConfig& run, const VariantConfig& v, const std::vecto
   const Json fallbacks = results.empty() ? Json::array() : results[0].at("fallbacks");
   return {{"name", v.name},
           {"baseline", v.baseline},
+          {"compared_with", v.compared_with},
+          {"axes", parse_json(v.axes, "axes")},
           {"stage", v.engine.policy.stage},
           {"scheme", v.engine.policy.scheme},
           {"all_reduce", v.engine.policy.all_reduce},
@@ -182,13 +184,14 @@ Json make_summary(const RunConfig& run, const zero::Dataset& data,
     levels.push_back(
         {{"name", run.topology.level(i).name}, {"size", run.topology.level(i).fan_out}});
   }
-  Results baseline;
+  std::map<std::string, Results> baselines;
   for (std::size_t v = 0; v < run.variants.size(); ++v) {
-    if (run.variants[v].baseline) baseline = finished(jobs.at(v));
+    if (run.variants[v].baseline) baselines[run.variants[v].name] = finished(jobs.at(v));
   }
   Json variants = Json::array();
   for (std::size_t v = 0; v < run.variants.size(); ++v) {
-    variants.push_back(variant_json(run, run.variants[v], jobs.at(v), baseline));
+    variants.push_back(variant_json(run, run.variants[v], jobs.at(v),
+                                    baselines[run.variants[v].compared_with]));
   }
   return {{"schema", 1},
           {"program", program_info()},

@@ -5,7 +5,6 @@ namespace zeropp::experiments {
 namespace {
 
 constexpr auto kHonoured = KeyStatus::kHonoured;
-constexpr auto kRefused = KeyStatus::kRefused;
 
 constexpr KeySpec kKeys[] = {
     {"zeropp", kHonoured, kObject},
@@ -88,8 +87,7 @@ constexpr KeySpec kKeys[] = {
     {"zeropp.measure.replicas", kHonoured, kBool, "false", "hash and compare all replicas"},
 
     {"zeropp.variants", kHonoured, kList, "", "named patches of this config"},
-    {"zeropp.sweep", kRefused, kAny, "", "sweeps come with a later version; write variants"},
-    {"sweep", kRefused, kAny, "", "sweeps come with a later version; write zeropp.variants"},
+    {"zeropp.sweep", kHonoured, kOpen, "", "grid, zip, set, exclude, baseline: TUTORIAL.md"},
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include "experiments/commands/commands.h"
 #include "experiments/runner.h"
+#include "experiments/sweep/report.h"
+#include "quant/error.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -35,7 +37,11 @@ Keys of "zeropp" (the prefix may be left out):
   stage1_all_reduce  stage 1 the 3 Psi way              workers, timeout_s  threads; seconds of silence
   eval.every, eval.windows   validation                 measure.gradient_error, measure.replicas
   transport          virtual, or mpi: one process a rank, mpirun -np 8 zeropp run my.json transport=mpi
-Unknown keys are errors. Exit code: 0, 2 for a mistake in what you asked, 1 for the rest.
+All keys with their defaults: zeropp run --help-keys. A list of values makes a sweep, every combination
+a variant; the first values are the baseline, or variants of the file are, on the axes they have:
+  zeropp run my.json optimizer.params.lr=1e-3,3e-3 'codecs.gradients=choice(int4:block=64,int4:block=128)'
+  zeropp run my.json 'gradient_clipping=range(0.5,2,0.5)' seeds=1,2,3 --dry-run
+--key=value and --key value work too. Unknown keys are errors. Exit code: 0, 2 for a mistake in what you asked, 1 for the rest.
 )";
 
 }  // namespace
@@ -44,7 +50,8 @@ void add_run(CLI::App& app, Action& action) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* command = app.add_subcommand("run", "train the variants of a config, side by side");
   command->footer(kHelp);
-  command->add_option("CONFIG", options->config, "JSON file")->required();
+  auto help_keys = std::make_shared<bool>(false);
+  command->add_option("CONFIG", options->config, "JSON file");
   command->add_option("OVERRIDES", options->overrides, "key=value or --key=value, see below");
   command->add_option("--out", options->out, "output folder (results/runs/<config>-<hash>)")
       ->type_name("DIR");
@@ -52,8 +59,22 @@ void add_run(CLI::App& app, Action& action) {
   command->add_option("--transport", *transport, "virtual or mpi, as the key transport")
       ->type_name("NAME");
   command->add_flag("--json", options->json, "print summary.json instead of the table");
+  command->add_flag("--dry-run", options->dry_run,
+                    "list the jobs with predicted bytes and memory, and stop");
+  command->add_flag("--fresh", options->fresh, "do finished and interrupted jobs again");
+  command->add_flag("--any-memory", options->any_memory,
+                    "begin also what the memory here cannot hold");
+  command->add_flag("--help-keys", *help_keys,
+                    "every key of a config, its default and meaning");
   command->allow_extras();
-  with_plugins(command, action, [options, transport, command] {
+  with_plugins(command, action, [options, transport, command, help_keys] {
+    if (*help_keys) {
+      std::cout << keys_text() << std::flush;
+      return 0;
+    }
+    if (options->config.empty()) {
+      throw UsageError("command line", "a CONFIG to run (see --help)", "none");
+    }
     if (!transport->empty()) options->overrides.push_back("transport=" + *transport);
     for (const std::string& extra : command->remaining()) options->overrides.push_back(extra);
     options->terminal = ::isatty(STDERR_FILENO) == 1;

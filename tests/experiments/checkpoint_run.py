@@ -75,8 +75,17 @@ def results(out):
     return found
 
 
+def swept(config):
+    """A sweep around the variants: two codecs, one of them at two block sizes."""
+    config["zeropp"]["variants"].append({"name": "swept"})
+    config["zeropp"]["variants"][0]["zeropp"] = {"codecs": {"gradients": "none"}}
+    config["zeropp"]["variants"][3]["zeropp"]["codecs"]["gradients"] = "none"
+    config["zeropp"]["sweep"] = {
+        "grid": {"block": [32, 64]}, "set": {"codecs.gradients": "int4:block=${block}"}}
+
+
 def kill(program, folder):
-    path = write_config(folder)
+    path = write_config(folder, swept)
     whole, cut = Path(folder) / "whole", Path(folder) / "cut"
     began = time.time()
     subprocess.run([program, "run", path, "--out", str(whole)], check=True, capture_output=True)
@@ -107,6 +116,10 @@ def kill(program, folder):
         assert second[name] == value, f"{name} differs after {kills} kills"
     for job in whole.glob("*/seed-*"):
         assert [c.name for c in job.glob("checkpoint-*")] == ["checkpoint-30"], list(job.iterdir())
+    for name in ("summary.csv", "sweep.json"):
+        assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
+    summaries = [json.dumps(found["summary"]) for found in (first, second)]
+    assert summaries[0] == summaries[1]  # To the byte, times aside.
     print(f"{kills} kills, {resumed} resumed jobs")
 
 

@@ -212,7 +212,7 @@ const BadCase kBad[] = {
      {"zeropp.transport to be one of virtual, mpi", "\"pigeon\""}},
     {"sweep",
      with(R"("zeropp": {"sweep": {"lr": [1, 2]}})"),
-     {"zeropp.sweep", "later version"}},
+     {"zeropp.sweep", "grid, zip, set, exclude or baseline"}},
     {"seeds_twice", with(R"("zeropp": {"seeds": [1, 1]})"), {"zeropp.seeds", "[1, 1]"}},
     {"seeds_none", with(R"("zeropp": {"seeds": []})"), {"zeropp.seeds", "[]"}},
     {"heads",
