@@ -51,7 +51,7 @@ struct RunConfig {
   std::string transport;  ///< "virtual" or "mpi".
   int workers = 0;
   double timeout_s = 0;
-  Declaration declared;  ///< Of verdicts.
+  Declaration declared;                 ///< Of verdicts.
   std::vector<VariantConfig> variants;  ///< At least one; exactly one is the baseline.
   std::string hash;                     ///< Over variants and seeds; names the default folder.
 };
