@@ -46,6 +46,7 @@ int run(int argc, char** argv) {
   Action action;
   add_bench(app, action);
   add_codecs(app, action);
+  add_compare(app, action);
   add_run(app, action);
   add_verify(app, action);
   add_plan(app, action);

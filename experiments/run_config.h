@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "experiments/json_io.h"
+#include "experiments/verdict/verdict.h"
 #include "hierarchy/topology.h"
 #include "zero/engine.h"
 #include "zero/model.h"
@@ -52,6 +53,7 @@ struct RunConfig {
   std::string transport;  ///< "virtual" or "mpi".
   int workers = 0;
   double timeout_s = 0;
+  Declaration declared;  ///< Of verdicts.
   /// At least one. Exactly one is the baseline; in a sweep several may be.
   std::vector<VariantConfig> variants;
   std::string hash;  ///< Over variants and seeds; names the default folder.

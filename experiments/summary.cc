@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/program_info.h"
+#include "experiments/verdict/verdict_json.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -175,6 +176,42 @@ Json variant_json(const RunConfig& run, const VariantConfig& v, const std::vecto
           {"routes", routes}};
 }
 
+/// Final validation losses; a seed that did not end well has none.
+Losses losses_of(const std::vector<JobEnd>& jobs) {
+  Losses losses;
+  for (const JobEnd& job : jobs) {
+    if (job.status == "killed") continue;  // It may still end.
+    auto& loss = losses[job.seed];
+    if (job.status == "ok") {
+      loss = to_double(parse_json(job.result, "result.json")["final_val_loss"]);
+    }
+  }
+  return losses;
+}
+
+/// Verdicts of all variants but the baselines, whose places are null. Those compared with one
+/// baseline are one family (Holm).
+std::vector<Json> verdicts(const RunConfig& run, const std::vector<std::vector<JobEnd>>& jobs) {
+  std::vector<Json> list(run.variants.size());
+  for (std::size_t b = 0; b < run.variants.size(); ++b) {
+    if (!run.variants[b].baseline) continue;
+    std::vector<std::size_t> family;
+    std::vector<Losses> others;
+    for (std::size_t v = 0; v < run.variants.size(); ++v) {
+      const VariantConfig& other = run.variants[v];
+      if (other.baseline || other.compared_with != run.variants[b].name) continue;
+      family.push_back(v);
+      others.push_back(losses_of(jobs.at(v)));
+    }
+    if (family.empty()) continue;
+    const auto found = compare_variants(losses_of(jobs.at(b)), others, run.declared);
+    for (std::size_t i = 0; i < family.size(); ++i) {
+      list[family[i]] = verdict_json(found.at(i), run.declared);
+    }
+  }
+  return list;
+}
+
 }  // namespace
 
 Json make_summary(const RunConfig& run, const zero::Dataset& data,
@@ -189,9 +226,11 @@ Json make_summary(const RunConfig& run, const zero::Dataset& data,
     if (run.variants[v].baseline) baselines[run.variants[v].name] = finished(jobs.at(v));
   }
   Json variants = Json::array();
+  const std::vector<Json> verdict = verdicts(run, jobs);
   for (std::size_t v = 0; v < run.variants.size(); ++v) {
     variants.push_back(variant_json(run, run.variants[v], jobs.at(v),
                                     baselines[run.variants[v].compared_with]));
+    variants.back()["verdict"] = verdict[v];
   }
   return {{"schema", 1},
           {"program", program_info()},
@@ -200,6 +239,7 @@ Json make_summary(const RunConfig& run, const zero::Dataset& data,
            {{"name", data.name}, {"sha256", data.sha256}, {"tokens", data.bytes.size()}}},
           {"model", {{"parameters", run.variants[0].model.parameters()}}},
           {"cluster", {{"ranks", run.topology.ranks()}, {"levels", levels}}},
+          {"comparison", declaration_json(run.declared, run.seeds)},
           {"variants", variants}};
 }
 
