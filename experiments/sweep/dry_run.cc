@@ -19,9 +19,9 @@ std::uint64_t states_of(const RunConfig& run, const VariantConfig& v, const zero
                         int rank) {
   std::uint64_t bytes = 0;
   for (const zero::TensorSpec& tensor : model.tensors()) {
-    bytes += zero::state_bytes(v.engine.policy, v.layout(), tensor.numel,
-                               run.topology.ranks(), rank)
-                 .total();
+    bytes +=
+        zero::state_bytes(v.engine.policy, v.layout(), tensor.numel, run.topology.ranks(), rank)
+            .total();
   }
   return bytes;
 }

@@ -346,7 +346,16 @@ std::vector<VariantPatch> expand_sweep(const Json& config,
     }
   }
   if (baselines == 0) refuse("a baseline that is not excluded", "none");
-  match_baselines(patches, sweep.baseline);
+  Json picked = Json::object();  // Axes along which "baseline" picks a value, and their zips.
+  for (const Bundle& bundle : sweep.bundles) {
+    const bool named_here =
+        std::any_of(bundle.axes.begin(), bundle.axes.end(),
+                    [&](const SweepAxis& axis) { return sweep.baseline.contains(axis.name); });
+    for (const SweepAxis& axis : bundle.axes) {
+      if (named_here) picked[axis.name] = true;
+    }
+  }
+  match_baselines(patches, picked);
   check_names(patches);
   return patches;
 }

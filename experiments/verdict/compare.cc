@@ -70,6 +70,11 @@ std::vector<Side> sides(const Place& place, bool baseline_alone) {
         fmt::format("a variant of {}: {}", place.folder.string(), fmt::join(names, ", ")),
         "'" + place.variant + "'");
   }
+  if (baseline_alone && place.variant.empty() && found.size() > 1) {  // A sweep's.
+    throw UsageError("compare",
+                     fmt::format("one baseline by name: {}:VARIANT", place.folder.string()),
+                     fmt::format("{} baselines", found.size()));
+  }
   return found;
 }
 
