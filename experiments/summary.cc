@@ -174,14 +174,13 @@ Json variant_json(const RunConfig& run, const VariantConfig& v, const std::vecto
           {"routes", routes}};
 }
 
-/// Final validation losses; a seed that did not end well has none.
 Losses losses_of(const std::vector<JobEnd>& jobs) {
   Losses losses;
   for (const JobEnd& job : jobs) {
-    if (job.status == "killed") continue;  // It may still end.
-    auto& loss = losses[job.seed];
     if (job.status == "ok") {
-      loss = to_double(parse_json(job.result, "result.json")["final_val_loss"]);
+      losses[job.seed] = to_double(parse_json(job.result, "result.json")["final_val_loss"]);
+    } else if (is_divergence(job.status, job.message)) {
+      losses[job.seed] = std::nullopt;
     }
   }
   return losses;
@@ -195,7 +194,7 @@ std::vector<Json> verdicts(const RunConfig& run, const std::vector<std::vector<J
     if (run.variants[v].baseline) baseline = losses_of(jobs.at(v));
     if (!run.variants[v].baseline) others.push_back(losses_of(jobs.at(v)));
   }
-  const auto found = compare_variants(baseline, others, run.declared);
+  const auto found = compare_variants(baseline, others, run.declared, run.seeds);
   std::vector<Json> list;
   std::size_t next = 0;
   for (const VariantConfig& v : run.variants) {
