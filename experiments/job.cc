@@ -147,8 +147,11 @@ class RankJob {
       record.val_loss = evaluate_between_steps();
     }
     const bool last = number == job_.variant.steps;
-    if (root() && last) last_ = std::move(record);  // Waits for the final evaluation.
-    if (root() && !last) report(std::move(record));
+    if (root() && last) {
+      last_ = std::move(record);  // Waits for the final evaluation.
+    } else if (root()) {
+      report(std::move(record));
+    }
     if (saves() && !last) maybe_save(number);
   }
 

@@ -176,14 +176,13 @@ Json variant_json(const RunConfig& run, const VariantConfig& v, const std::vecto
           {"routes", routes}};
 }
 
-/// Final validation losses; a seed that did not end well has none.
 Losses losses_of(const std::vector<JobEnd>& jobs) {
   Losses losses;
   for (const JobEnd& job : jobs) {
-    if (job.status == "killed") continue;  // It may still end.
-    auto& loss = losses[job.seed];
     if (job.status == "ok") {
-      loss = to_double(parse_json(job.result, "result.json")["final_val_loss"]);
+      losses[job.seed] = to_double(parse_json(job.result, "result.json")["final_val_loss"]);
+    } else if (is_divergence(job.status, job.message)) {
+      losses[job.seed] = std::nullopt;
     }
   }
   return losses;
@@ -204,7 +203,7 @@ std::vector<Json> verdicts(const RunConfig& run, const std::vector<std::vector<J
       others.push_back(losses_of(jobs.at(v)));
     }
     if (family.empty()) continue;
-    const auto found = compare_variants(losses_of(jobs.at(b)), others, run.declared);
+    const auto found = compare_variants(losses_of(jobs.at(b)), others, run.declared, run.seeds);
     for (std::size_t i = 0; i < family.size(); ++i) {
       list[family[i]] = verdict_json(found.at(i), run.declared);
     }

@@ -81,8 +81,12 @@ std::vector<Side> sides(const Place& place, bool baseline_alone) {
 Losses losses_of(const Json& variant) {
   Losses losses;
   for (const Json& seed : variant["seeds"]) {
-    auto& loss = losses[seed["seed"].get<std::uint64_t>()];
-    if (seed["status"] == "ok") loss = to_double(seed["final_val_loss"]);
+    const auto number = seed["seed"].get<std::uint64_t>();
+    if (seed["status"] == "ok") {
+      losses[number] = to_double(seed["final_val_loss"]);
+    } else if (is_divergence(seed["status"].get<std::string>(), seed.value("message", ""))) {
+      losses[number] = std::nullopt;
+    }
   }
   return losses;
 }
@@ -104,11 +108,21 @@ bool identical(const Side& a, const Side& b, const Comparison& c) {
          });
 }
 
-/// Empty if both did the same number of updates on the same text.
+std::vector<StepRecord> metrics(const Side& side, std::uint64_t seed);
+
+/// Empty if both made as many updates of as large a model with as many tokens of one text.
 std::string unequal_work(const Side& a, const Side& b, const Comparison& c) {
   if (a.summary["dataset"]["sha256"] != b.summary["dataset"]["sha256"]) return "texts differ";
   if (a.variant["steps"] != b.variant["steps"]) {
     return fmt::format("{} and {} steps", a.variant["steps"].dump(), b.variant["steps"].dump());
+  }
+  const Json &p = a.summary["model"]["parameters"], &q = b.summary["model"]["parameters"];
+  if (p != q) return fmt::format("models of {} and {} parameters", p.dump(), q.dump());
+  for (const std::uint64_t seed : c.seeds) {
+    const auto one = metrics(a, seed), two = metrics(b, seed);
+    if (!one.empty() && !two.empty() && one.back().tokens != two.back().tokens) {
+      return fmt::format("{} and {} tokens", one.back().tokens, two.back().tokens);
+    }
   }
   for (const std::uint64_t seed : c.seeds) {
     const Json &x = (*seed_of(a.variant, seed))["skipped_steps"],
@@ -267,7 +281,8 @@ int compare_command(const CompareOptions& o, std::ostream& out) {
   if (o.b.empty()) {
     std::vector<Losses> others;
     for (const auto& [x, y] : pairs) others.push_back(losses_of(y.variant));
-    found = compare_variants(losses_of(pairs[0].first.variant), others, declared);
+    const auto planned = declared_in.value("seeds", std::vector<std::uint64_t>());
+    found = compare_variants(losses_of(pairs[0].first.variant), others, declared, planned);
   } else {
     for (const auto& [x, y] : pairs) {
       found.push_back(

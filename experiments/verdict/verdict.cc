@@ -1,6 +1,7 @@
 #include "experiments/verdict/verdict.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,14 +54,25 @@ void adjust(std::vector<Comparison>& all, double Comparison::*p) {
   }
 }
 
-void decide(Comparison& c, bool baseline_failed, const Declaration& declared) {
+/// Planned seeds that one of the two sides lacks.
+std::vector<std::uint64_t> missing(const Losses& a, const Losses& b,
+                                   const std::vector<std::uint64_t>& planned) {
+  std::vector<std::uint64_t> seeds;
+  std::copy_if(planned.begin(), planned.end(), std::back_inserter(seeds),
+               [&](std::uint64_t s) { return !a.contains(s) || !b.contains(s); });
+  return seeds;
+}
+
+void decide(Comparison& c, bool baseline_failed, const std::vector<std::uint64_t>& missing,
+            const Declaration& declared) {
   const double alpha = declared.alpha;
   if (c.failures > 0 || baseline_failed) {
     c.verdict = Verdict::kDiverged;
-    c.reason =
-        c.failures > 0
-            ? fmt::format("{} of its seeds failed or ended without a finite loss", c.failures)
-            : "a seed of the baseline failed";
+    c.reason = c.failures > 0
+                   ? fmt::format("{} of its seeds ended without a finite loss", c.failures)
+                   : "a seed of the baseline ended without a finite loss";
+  } else if (!missing.empty()) {
+    c.reason = fmt::format("planned seeds did not end: {}", fmt::join(missing, ", "));
   } else if (!c.interval) {
     c.reason = fmt::format("{} paired seed{}; a verdict needs two or more", c.seeds.size(),
                            c.seeds.size() == 1 ? "" : "s");
@@ -87,6 +99,12 @@ void decide(Comparison& c, bool baseline_failed, const Declaration& declared) {
 
 }  // namespace
 
+bool is_divergence(std::string_view status, std::string_view message) {
+  const auto says = [&](std::string_view text) { return message.find(text) != message.npos; };
+  return status == "error" &&
+         (says("expected a finite loss") || says("had a non-finite gradient"));
+}
+
 std::string_view name(Verdict v) {
   switch (v) {
     case Verdict::kEquivalent:
@@ -105,14 +123,18 @@ std::string_view name(Verdict v) {
 
 std::vector<Comparison> compare_variants(const Losses& baseline,
                                          const std::vector<Losses>& variants,
-                                         const Declaration& declared) {
+                                         const Declaration& declared,
+                                         const std::vector<std::uint64_t>& planned) {
   const bool baseline_failed = std::any_of(
       baseline.begin(), baseline.end(), [](const auto& seed) { return failed(seed.second); });
   std::vector<Comparison> all;
   for (const Losses& v : variants) all.push_back(measure(baseline, v, declared));
   adjust(all, &Comparison::p_non_inferior);
   adjust(all, &Comparison::p_equivalent);
-  for (Comparison& c : all) decide(c, baseline_failed, declared);
+  adjust(all, &Comparison::p_worse);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    decide(all[i], baseline_failed, missing(baseline, variants[i], planned), declared);
+  }
   return all;
 }
 

@@ -24,12 +24,15 @@ enum class Verdict : std::uint8_t {
   kNonInferior,
   kWorse,
   kInconclusive,
-  kDiverged,  ///< A seed of it failed or ended in a loss that is no number.
+  kDiverged,  ///< A seed of it ended in a loss that is no number.
 };
 std::string_view name(Verdict v);  ///< "EQUIVALENT", "NON-INFERIOR", ...
 
-/// Final validation losses by seed; no value: the seed failed.
+/// Final validation losses by seed; no value: training diverged. Seeds that were stopped, or
+/// failed for reasons of the machine, are not there.
 using Losses = std::map<std::uint64_t, std::optional<double>>;
+/// That a job's status.json says so of training itself.
+bool is_divergence(std::string_view status, std::string_view message);
 
 struct Comparison {
   Verdict verdict = Verdict::kInconclusive;
@@ -46,9 +49,11 @@ struct Comparison {
 };
 
 /// Compares each variant with the baseline; claims of equivalence and non-inferiority are
-/// corrected for their number (Holm). Steps are never samples: one seed decides nothing.
+/// corrected for their number (Holm), and so are those of being worse. Steps are never samples:
+/// one seed decides nothing. A `planned` seed that a side lacks leaves it inconclusive.
 std::vector<Comparison> compare_variants(const Losses& baseline,
                                          const std::vector<Losses>& variants,
-                                         const Declaration& declared);
+                                         const Declaration& declared,
+                                         const std::vector<std::uint64_t>& planned = {});
 
 }  // namespace zeropp::experiments

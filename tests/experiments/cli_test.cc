@@ -58,7 +58,8 @@ TEST_F(Cli, ConfigMistakes) {
        "zero_optimization.zero_hpz_partition_size to divide the 2 ranks"},
       {"data=nowhere.txt", "nowhere.txt"},
       {"eval.windows=1000000", "zeropp.eval.windows"},
-      {"--bogus", "'--bogus'"},
+      {"--bogus 1", "'bogus'"},
+      {"--steps many", "zeropp.steps to be an integer"},
       {"--bogus=1", "'bogus'"},
   };
   for (const auto& [args, words] : cases) {

@@ -101,6 +101,17 @@ TEST(Verdicts, FailuresAreNeitherDroppedNorAveraged) {
   EXPECT_EQ(compare_variants(losses(base), {missing}, {}).at(0).verdict, Verdict::kDiverged);
 }
 
+TEST(Verdicts, OtherFailuresLeaveARunInconclusive) {
+  EXPECT_TRUE(is_divergence("error", "[train] expected a finite loss, found nan at step 3"));
+  EXPECT_FALSE(is_divergence("error", "[output] expected a file that can be written, found x"));
+  EXPECT_FALSE(is_divergence("killed", "signal 15: after step 3"));
+  Losses base = losses({2.0, 2.1, 2.2}), cut = base;
+  cut.erase(2);
+  const Comparison c = compare_variants(base, {cut}, {}, {1, 2, 3}).at(0);
+  EXPECT_EQ(c.verdict, Verdict::kInconclusive);
+  EXPECT_EQ(c.reason, "planned seeds did not end: 2");
+}
+
 TEST(Verdicts, UnpairedSeedsAreNamedAndLeftOut) {
   Losses a = losses({2.0, 2.1, 2.2}), b = a;
   a[9] = 5;
@@ -137,6 +148,34 @@ TEST(Verdicts, SimulatedFamiliesKeepTheDeclaredAlpha) {
   EXPECT_LE(rate(1.17, Verdict::kEquivalent, 8, 2), bound);
   EXPECT_LE(rate(-1.17, Verdict::kEquivalent, 8, 3), bound);
   EXPECT_LE(rate(0, Verdict::kWorse, 8, 4), 0.01);
+}
+
+/// The chance that any of four variants at the margin is called WORSE, or EQUIVALENT.
+TEST(Verdicts, FamiliesOfFourKeepAlphaTogether) {
+  const quant::Philox random({.seed = 11, .purpose = quant::Purpose::kTest});
+  std::uint64_t draw = 0;
+  int worse = 0, equivalent = 0;
+  for (int f = 0; f < 1000; ++f) {
+    std::vector<double> base;
+    std::vector<Losses> others;
+    for (int s = 0; s < 8; ++s) base.push_back(10 * random.normal(draw++));
+    for (int v = 0; v < 4; ++v) {
+      std::vector<double> other;
+      for (const double b : base) other.push_back(b + 1.17 + random.normal(draw++));
+      others.push_back(losses(other));
+    }
+    bool any_worse = false, any_equivalent = false;
+    for (const Comparison& c : compare_variants(losses(base), others, {.margin = 1.17})) {
+      any_worse = any_worse || c.verdict == Verdict::kWorse;
+      any_equivalent = any_equivalent || c.verdict == Verdict::kEquivalent;
+    }
+    worse += any_worse ? 1 : 0;
+    equivalent += any_equivalent ? 1 : 0;
+  }
+  const double bound = 50 + 3 * std::sqrt(1000 * 0.05 * 0.95);
+  EXPECT_LE(worse, bound);
+  EXPECT_LE(equivalent, bound);
+  EXPECT_GE(worse, 20);  // It can happen: the bound is not kept by never deciding.
 }
 
 TEST(Verdicts, SimulatedFamiliesHaveThePlannedPower) {
