@@ -10,7 +10,7 @@ namespace {
 /// RFC 4180.
 std::string cell(const Json& value) {
   if (value.is_null()) return "";
-  const std::string text = value.is_string() ? value.get<std::string>() : to_text(value, -1);
+  std::string text = value.is_string() ? value.get<std::string>() : to_text(value, -1);
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
