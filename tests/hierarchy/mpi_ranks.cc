@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "hierarchy/transport/faulty.h"
 #include "hierarchy/transport/mpi.h"
 #include "hierarchy/transport/virtual.h"
 #include "quant/error.h"
@@ -226,6 +227,35 @@ TEST(MpiRanks, AnErrorOfAllRanksIsRethrownAndTheNextRunWorks) {
   expect_as_virtual(t, {}, [](Comm& comm) { return gather(comm, Algorithm::kRing, nullptr); });
 }
 
+TEST(MpiRanks, DelaysOrdersAndPoisonChangeNoBit) {
+  using hierarchy::Fault;
+  const auto int8 = quant::make_codec("int8:block=64");
+  for (const Fault fault : {Fault::kDelay, Fault::kReorder, Fault::kPoison}) {
+    for (const Algorithm algorithm : kAlgorithms) {
+      SCOPED_TRACE(fmt::format("{}, {}", name(fault), name(algorithm)));
+      expect_as_virtual(topologies().back(), {}, [&](Comm& comm) {
+        hierarchy::Faulty faulty(comm.transport, {.fault = fault, .seed = 3});
+        Comm broken{faulty};
+        auto arrays = gather(broken, algorithm, int8.get());
+        arrays.push_back(reduce(broken, Call::kAllReduce, algorithm, "").at(0));
+        return arrays;
+      });
+    }
+  }
+}
+
+TEST(MpiRanks, HostsAreWhatMpiSeesOrTheVariableSays) {
+  const auto size = static_cast<std::size_t>(session->size());
+  EXPECT_EQ(session->hosts(), std::vector<int>(size, 0));
+  ASSERT_EQ(setenv("ZEROPP_MPI_NODE", std::to_string(session->rank() / 2).c_str(), 1), 0);
+  std::vector<int> pairs(size);
+  for (std::size_t r = 0; r < size; ++r) pairs[r] = static_cast<int>(r / 2 * 2);
+  EXPECT_EQ(session->hosts(), pairs);
+  ASSERT_EQ(setenv("ZEROPP_MPI_NODE", "x", 1), 0);
+  EXPECT_THROW((void)session->hosts(), UsageError);
+  unsetenv("ZEROPP_MPI_NODE");
+}
+
 TEST(MpiRanks, RankZeroTellsAll) {
   const auto mine = static_cast<std::uint64_t>(session->rank()) + 41;
   EXPECT_EQ(session->from_root(mine, std::chrono::seconds(30)), 41U);
@@ -249,6 +279,36 @@ void send(Transport& t, int peer, std::size_t n) {
 void receive(Transport& t, int peer, std::size_t n, const CallInfo& call = kCall) {
   const RecvOp op{.peer = peer, .bytes = n};
   t.exchange(call, {}, {&op, 1}).release();
+}
+
+/// Sums with a codec that cannot encode on rank 0.
+class NoEncode final : public quant::Codec {
+ public:
+  const std::string& spec() const override { return inner_->spec(); }
+  quant::CodecTraits traits() const override { return inner_->traits(); }
+  quant::WireBytes wire_bytes(std::size_t n) const override { return inner_->wire_bytes(n); }
+  std::size_t encode(quant::ConstView x, const quant::CodecContext& ctx,
+                     std::span<std::byte> wire) const override {
+    if (ctx.sender == 0) throw std::runtime_error("encode is broken");
+    return inner_->encode(x, ctx, wire);
+  }
+  void decode(std::span<const std::byte> wire, quant::MutView out) const override {
+    inner_->decode(wire, out);
+  }
+
+ private:
+  quant::CodecPtr inner_ = quant::make_codec("int8:block=64");
+};
+
+void reduce_with(Transport& t, const quant::Codec* codec, std::size_t numel) {
+  Comm comm{t};
+  const Array in = filled(1, t.rank(), numel);
+  Array out(Dtype::kF32, cut(in.floats(), t.size(), t.size(), t.rank()));
+  const std::vector<const quant::Codec*> codecs(static_cast<std::size_t>(t.topology().levels()),
+                                                codec);
+  const hierarchy::ReduceTensor tensor{
+      .numel = numel, .in = in.view(), .out = out.mut(), .codecs = codecs};
+  reduce_scatter(comm, {}, {}, std::span(&tensor, 1));
 }
 
 struct Fault {
@@ -299,6 +359,36 @@ const std::vector<Fault> kFaults = {
        throw std::runtime_error("past it");
      },
      {"rank 1 failed in other hop 0, sequence 1: past it"}},
+    {"throw_in_encode",
+     [](Transport& t) {
+       t.barrier();
+       const NoEncode codec;
+       reduce_with(t, &codec, kNumel);
+     },
+     {"[mpi] rank 0 failed in barrier hop 0, sequence 0: encode is broken; rank 1 waits for",
+      "bytes of reduce_scatter (hierarchical, hop 0", "sequence 1, from rank 0"}},
+    {"other_codec",
+     [](Transport& t) {
+       const auto codec = quant::make_codec(t.rank() == 0 ? "int8:block=64"
+                                                          : "int8:block=64,scheme=deepspeed");
+       reduce_with(t, codec.get(), kNumel);
+     },
+     {"mismatch: rank 1 expects", "tensors and codecs: expected those with hash"}},
+    {"truncated",
+     [](Transport& t) {
+       hierarchy::Faulty faulty(t, {.fault = hierarchy::Fault::kTruncate, .rank = 0});
+       const auto codec = quant::make_codec("int8:block=64");
+       reduce_with(faulty, codec.get(), kNumel);
+     },
+     {"mismatch: rank 1 expects", "bytes of reduce_scatter", "sequence 1, from rank 0"}},
+    {"dropped",
+     [](Transport& t) {
+       hierarchy::Faulty faulty(t, {.fault = hierarchy::Fault::kDrop, .rank = 0});
+       const auto codec = quant::make_codec("int8:block=64");
+       reduce_with(faulty, codec.get(), kNumel);
+     },
+     {"timeout: no progress for 500 ms; rank 1 waits for", "bytes of reduce_scatter",
+      "sequence 1, from rank 0"}},
 };
 
 int run(const std::string& name) {
