@@ -160,8 +160,8 @@ def refuse(program, mpi, folder, _):
     assert code == 2 and errors.count("zeropp: [output]") == 1, (code, errors)
 
 
-# Runs of the matrix that one test takes: each so-manieth, as the processes share two cores.
-EVERY = {2: 12, 3: 12, 4: 16, 6: 24, 8: 40}
+# One test takes each so-manieth run of the matrix: the processes share two cores.
+EVERY = {2: 2, 3: 3, 4: 3, 6: 4, 8: 5}
 
 
 def verify(program, mpi, _, ranks):
