@@ -161,7 +161,7 @@ def refuse(program, mpi, folder, _):
 
 
 # One test takes each so-manieth run of the matrix: the processes share two cores.
-EVERY = {2: 2, 3: 3, 4: 3, 6: 4, 8: 5}
+EVERY = {2: 4, 3: 6, 4: 6, 6: 8, 8: 12}
 
 
 def verify(program, mpi, _, ranks):
