@@ -7,6 +7,7 @@
 
 #include "experiments/commands/commands.h"
 #include "experiments/program_info.h"
+#include "experiments/text_table.h"
 #include "quant/error.h"
 
 namespace {
@@ -19,7 +20,7 @@ Each command has its own --help. Exit codes: 0, 2 for a mistake in what was aske
 int fail(const char* what, int code) {
   std::string text = what;
   for (char& c : text) c = c == '\n' ? ' ' : c;
-  std::cerr << "zeropp: " << text << std::endl;
+  std::cerr << "zeropp: " << zeropp::experiments::printable(text) << std::endl;
   return code;
 }
 
@@ -39,7 +40,9 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kHelp);
   Action action;
+  add_bench(app, action);
   add_codecs(app, action);
+  add_compare(app, action);
   add_run(app, action);
   add_verify(app, action);
   add_plan(app, action);

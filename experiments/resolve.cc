@@ -415,6 +415,7 @@ VariantConfig resolve_variant(const Json& config, const hierarchy::Topology& top
   v.eval_every = static_cast<std::uint64_t>(c.get_int("zeropp.eval.every"));
   v.eval_windows = static_cast<std::uint64_t>(c.get_int("zeropp.eval.windows"));
   resolve_checkpoint(c, v);
+  resolve_tensorboard(c, v);
   const BatchSizes batch = resolve_batch(c, topology.ranks());
   v.engine.micro_batch = static_cast<int>(batch.micro);
   v.engine.gas = static_cast<int>(batch.gas);

@@ -27,4 +27,7 @@ void check_name(const std::string& name, const std::string& where);
 /// The same error with more words in its area.
 [[noreturn]] void rethrow_in(const std::string& where, const std::string& what);
 
+/// DeepSpeed's "tensorboard" keys.
+void resolve_tensorboard(const ConfigView& c, VariantConfig& v);
+
 }  // namespace zeropp::experiments

@@ -49,7 +49,7 @@ Patch read_patch(const Json& item, std::size_t index) {
 /// What all variants of a run share: else their losses and bytes could not be compared.
 void check_shared(const Patch& patch) {
   for (const char* key : {"cluster", "transport", "model", "data", "validation_fraction",
-                          "seeds", "workers", "timeout_s", "variants", "sweep"}) {
+                          "seeds", "workers", "timeout_s", "variants", "sweep", "compare"}) {
     const std::string path = std::string("zeropp.") + key;
     if (ConfigView(patch.config).has(path)) {
       throw UsageError(fmt::format("config, variant '{}'", patch.name),
@@ -98,7 +98,7 @@ void check_overrides_used(const std::vector<std::string>& paths,
 /// SHA-256 of what decides a variant's results: not seeds, names, threads.
 std::string variant_hash(const VariantConfig& variant) {
   Json config = Json::parse(variant.resolved);
-  for (const char* key : {"seeds", "variants", "workers", "timeout_s"}) {
+  for (const char* key : {"seeds", "variants", "workers", "timeout_s", "compare"}) {
     config["zeropp"].erase(key);
   }
   for (const char* key : {"every", "keep"}) config["zeropp"]["checkpoint"].erase(key);
@@ -111,7 +111,8 @@ std::string run_hash(const RunConfig& run) {
   for (const VariantConfig& v : run.variants) {
     text += fmt::format("{} {} {}\n", v.name, v.baseline, v.hash);
   }
-  text += fmt::format("{}", fmt::join(run.seeds, " "));
+  text += fmt::format("{} {} {}", fmt::join(run.seeds, " "), run.declared.margin,
+                      run.declared.alpha);
   return zero::sha256_hex(text.data(), text.size());
 }
 
@@ -191,6 +192,8 @@ RunConfig parse_run_config(std::string_view text, const std::string& source,
   run.cluster_check = view.get_string("zeropp.cluster.check");
   run.workers = static_cast<int>(view.get_int("zeropp.workers"));
   run.timeout_s = view.get_double("zeropp.timeout_s");
+  run.declared = {.margin = view.get_double("zeropp.compare.margin"),
+                  .alpha = view.get_double("zeropp.compare.alpha")};
   const std::vector<Patch> patches = read_patches(config);
   check_overrides_used(paths, patches);
   const bool named = view.has("zeropp.variants");

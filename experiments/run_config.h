@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "experiments/json_io.h"
+#include "experiments/verdict/verdict.h"
 #include "hierarchy/topology.h"
 #include "zero/engine.h"
 #include "zero/model.h"
@@ -26,6 +27,8 @@ struct VariantConfig {
   std::string load;                    ///< Checkpoint to begin from; "" = none.
   std::string load_sha256;
   bool load_weights_only = false;
+  bool tensorboard = false;                  ///< Write event files.
+  std::string tensorboard_dir;               ///< Their root; "" = each in its job's folder.
   std::string weight_codec;                  ///< Canonical spec, or "exact".
   std::vector<std::string> gradient_codecs;  ///< One a level, innermost first.
   std::string secondary;  ///< "none", a level's name, or a size where no level has it.
@@ -49,6 +52,7 @@ struct RunConfig {
   std::string cluster_check;  ///< "contained", "exact" or "off"; of mpi alone.
   int workers = 0;
   double timeout_s = 0;
+  Declaration declared;                 ///< Of verdicts.
   std::vector<VariantConfig> variants;  ///< At least one; exactly one is the baseline.
   std::string hash;                     ///< Over variants and seeds; names the default folder.
 };

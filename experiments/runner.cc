@@ -22,6 +22,7 @@
 #include "experiments/progress.h"
 #include "experiments/run_lock.h"
 #include "experiments/summary.h"
+#include "experiments/tensorboard.h"
 #include "hierarchy/transport/mpi.h"
 #include "quant/error.h"
 
@@ -152,6 +153,7 @@ class Runner {
     bool begun = false;
     std::optional<Survivor> survivor;
     if (!processes_.root()) survivor.emplace(store, processes_.rank());
+    std::optional<TensorboardWriter> board;
     try {
       const std::optional<JobCheckpoint> resume = resume_point(store, identity, name);
       std::optional<zero::Checkpoint> start;
@@ -161,10 +163,16 @@ class Runner {
         for (const char* summary : {"summary.json", "summary.md"}) fs::remove(dir_ / summary);
         if (!resume) remove_job_checkpoints(store.dir());
         store.begin();
+        remove_event_files(store.dir());
+        if (variant.tensorboard) {
+          store.remembering(
+              [&] { board.emplace(tensorboard_dir(store.dir(), variant, seed), variant); });
+        }
       }
       begun = true;
       const OnStep on_step = [&](const StepRecord& record) {
         store.append_metrics(metrics_line(record));
+        if (board) store.remembering([&] { board->step(record); });
         progress_.step(record.step, record.result.loss);
       };
       if (resume && processes_.root()) {
@@ -186,6 +194,7 @@ class Runner {
       if (!processes_.root())
         return {.seed = seed, .status = "ok", .message = "", .result = ""};
       const Json result = job_result(run_, variant, seed, data_, outcome);
+      if (board) store.remembering([&] { board->end(true); });
       store.commit(result, traffic_lines(run_, outcome));
       progress_.end_job(fmt::format("val loss {:.4f}", outcome.val_loss));
       return {.seed = seed, .status = "ok", .message = "", .result = to_text(result)};
@@ -196,6 +205,10 @@ class Runner {
       return {.seed = seed, .status = "killed", .message = "", .result = ""};
     } catch (const std::exception& e) {
       const bool usage = dynamic_cast<const UsageError*>(&e) != nullptr;
+      try {
+        if (board) board->end(false);
+      } catch (const UsageError&) {  // What ended the job is what counts.
+      }
       JobEnd end = failed_job(store, name, seed, e.what(), usage);
       // Rank 0 may be what failed.
       if (!processes_.root()) store.speak_for_root("error", end.message);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/program_info.h"
+#include "experiments/verdict/verdict_json.h"
 
 namespace zeropp::experiments {
 namespace {
@@ -173,6 +174,36 @@ Json variant_json(const RunConfig& run, const VariantConfig& v, const std::vecto
           {"routes", routes}};
 }
 
+/// Final validation losses; a seed that did not end well has none.
+Losses losses_of(const std::vector<JobEnd>& jobs) {
+  Losses losses;
+  for (const JobEnd& job : jobs) {
+    if (job.status == "killed") continue;  // It may still end.
+    auto& loss = losses[job.seed];
+    if (job.status == "ok") {
+      loss = to_double(parse_json(job.result, "result.json")["final_val_loss"]);
+    }
+  }
+  return losses;
+}
+
+/// Verdicts of all variants but the baseline, whose place is null.
+std::vector<Json> verdicts(const RunConfig& run, const std::vector<std::vector<JobEnd>>& jobs) {
+  Losses baseline;
+  std::vector<Losses> others;
+  for (std::size_t v = 0; v < run.variants.size(); ++v) {
+    if (run.variants[v].baseline) baseline = losses_of(jobs.at(v));
+    if (!run.variants[v].baseline) others.push_back(losses_of(jobs.at(v)));
+  }
+  const auto found = compare_variants(baseline, others, run.declared);
+  std::vector<Json> list;
+  std::size_t next = 0;
+  for (const VariantConfig& v : run.variants) {
+    list.push_back(v.baseline ? Json() : verdict_json(found.at(next++), run.declared));
+  }
+  return list;
+}
+
 }  // namespace
 
 Json make_summary(const RunConfig& run, const zero::Dataset& data,
@@ -187,8 +218,10 @@ Json make_summary(const RunConfig& run, const zero::Dataset& data,
     if (run.variants[v].baseline) baseline = finished(jobs.at(v));
   }
   Json variants = Json::array();
+  const std::vector<Json> verdict = verdicts(run, jobs);
   for (std::size_t v = 0; v < run.variants.size(); ++v) {
     variants.push_back(variant_json(run, run.variants[v], jobs.at(v), baseline));
+    variants.back()["verdict"] = verdict[v];
   }
   return {{"schema", 1},
           {"program", program_info()},
@@ -197,6 +230,7 @@ Json make_summary(const RunConfig& run, const zero::Dataset& data,
            {{"name", data.name}, {"sha256", data.sha256}, {"tokens", data.bytes.size()}}},
           {"model", {{"parameters", run.variants[0].model.parameters()}}},
           {"cluster", {{"ranks", run.topology.ranks()}, {"levels", levels}}},
+          {"comparison", declaration_json(run.declared, run.seeds)},
           {"variants", variants}};
 }
 

@@ -89,6 +89,36 @@ TextTable volume_table(const Json& summary) {
   return table;
 }
 
+/// Of runs with more than one seed: one decides nothing.
+TextTable verdict_table(const Json& summary) {
+  TextTable table{.header = {"variant", "verdict", "why", "difference", "interval", "seeds"},
+                  .rows = {},
+                  .left = 3};
+  if (!summary.contains("comparison") || summary["comparison"]["seeds"].size() < 2)
+    return table;
+  for (const Json& v : summary["variants"]) {
+    const Json& verdict = v["verdict"];
+    if (!verdict.is_object()) continue;
+    const Json& interval = verdict["interval"];
+    const std::string bounds =
+        interval.is_array()
+            ? fmt::format("{:+.4f} to {:+.4f}", to_double(interval[0]), to_double(interval[1]))
+            : kNone;
+    table.rows.push_back({v["name"], verdict["verdict"], verdict["reason"],
+                          number(verdict["difference"], "{:+.4f}"), bounds,
+                          std::to_string(verdict["seeds"].size())});
+  }
+  return table;
+}
+
+std::string verdict_caption(const Json& summary) {
+  const Json& declared = summary["comparison"];
+  return fmt::format(
+      "Validation loss against the baseline, seed by seed; margin {:g} nats, {:g} % intervals, "
+      "Holm over the variants:",
+      to_double(declared["margin"]), 100 * (1 - 2 * to_double(declared["alpha"])));
+}
+
 TextTable state_table(const Json& summary) {
   TextTable table{
       .header = {"variant", "model states/rank", "formula", "sent/rank (Psi)", "collectives",
@@ -168,6 +198,9 @@ std::string header_line(const Json& summary) {
 
 std::string summary_table(const Json& summary) {
   std::string out = header_line(summary) + "\n\n" + main_table(summary).text();
+  if (const TextTable verdicts = verdict_table(summary); !verdicts.rows.empty()) {
+    out += "\n" + verdict_caption(summary) + "\n\n" + verdicts.text();
+  }
   if (const TextTable volume = volume_table(summary); !volume.rows.empty()) {
     out += "\n" + volume_caption(summary) + "\n\n" + volume.text();
   }
@@ -185,6 +218,9 @@ std::string summary_markdown(const Json& summary, const std::string& title) {
                     summary["program"]["git"].get<std::string>() + ", " +
                     summary["program"]["cpu"].get<std::string>() + ".\n\n" +
                     main_table(summary).markdown();
+  if (const TextTable verdicts = verdict_table(summary); !verdicts.rows.empty()) {
+    out += "\n" + verdict_caption(summary) + "\n\n" + verdicts.markdown();
+  }
   if (const TextTable volume = volume_table(summary); !volume.rows.empty()) {
     out += "\n" + volume_caption(summary) + "\n\n" + volume.markdown();
   }

@@ -12,6 +12,10 @@ namespace zeropp::experiments {
 std::string printable(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+  for (std::size_t i = 1; i < text.size(); ++i) {  // U+0080 to U+009F as UTF-8.
+    const auto second = static_cast<unsigned char>(text[i]);
+    if (text[i - 1] == '\xC2' && second >= 0x80 && second < 0xA0) text[i - 1] = text[i] = '?';
+  }
   return text;
 }
 

@@ -112,6 +112,7 @@ CodecEntry feedback_entry(const std::string& name, const std::string& help, bool
           .examples = loco ? std::vector<std::string>{"loco|int4:block=32",
                                                       "loco(store=fp32)|int8:block=64"}
                            : std::vector<std::string>{"ef(0.5,reset=3)|int4:block=32",
+                                                      "ef|hadamard(64,random=yes)|int8",
                                                       "ef(store=int8)|hadamard(16)|mxfp4"},
           .make = {},
           .decorate = make_feedback};

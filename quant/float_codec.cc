@@ -105,6 +105,7 @@ const CodecParam kRoundingParam{
 
 CodecPtr codec(const CodecSpec& spec, std::string name, std::string args, Element element,
                BlockScaleKind scale, std::size_t block) {
+  refuse_shift(spec);
   const bool stochastic =
       choice_arg(spec, "rounding", "nearest", {"nearest", "stochastic"}) == "stochastic";
   if (stochastic) args += std::string(args.empty() ? "" : ",") + "rounding=stochastic";

@@ -71,7 +71,9 @@ std::vector<CodecEntry> nvfp4_codecs() {
        .examples = {"nvfp4", "nvfp4:scale=4over6", "nvfp4:rounding=stochastic"},
        .make = [](const CodecSpec& spec) -> CodecPtr {
          const std::string scale = choice_arg(spec, "scale", "max", {"max", "4over6"});
+         refuse_shift(spec);
          if (scale == "4over6") {
+           refuse_arg(spec, "rounding", "stochastic", "with scale=max");
            choice_arg(spec, "rounding", "nearest", {"nearest"});
            return std::make_shared<const Nvfp4Codec>("nvfp4:scale=4over6", Nvfp4Rule::k4Over6);
          }

@@ -199,7 +199,8 @@ std::vector<CodecEntry> hadamard_codecs() {
            .examples = {"hadamard(32)|int4:block=128", "hadamard(2)|int8:block=32",
                         "hadamard(64)|nvfp4", "hadamard(256)|int8:block=256",
                         "hadamard(16,random=yes)|int4:block=32,rounding=stochastic",
-                        "hadamard(32)|ef|int4:block=32", "hadamard(8)|ef21|mxfp4"},
+                        "hadamard(64,random=yes)|int8", "hadamard(32)|ef|int4:block=32",
+                        "hadamard(8)|ef21|mxfp4"},
            .make = {},
            .decorate = make_hadamard}};
 }

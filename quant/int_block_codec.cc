@@ -16,9 +16,8 @@ struct Named {
 };
 
 constexpr const char* kRoundings =
-    "nearest, stochastic, correlated over a hop's senders, or shift (asymmetric fp32: nearest "
-    "on "
-    "a lattice with a random shared offset)";
+    "nearest, stochastic, correlated over a hop's senders, or shift (int2 to int8, "
+    "scheme=asymmetric,scale=fp32: nearest on a lattice with a random shared offset)";
 
 constexpr const char* kSpikes =
     "1: a block's smallest and largest number travel beside it (asymmetric, block <= 4096)";
@@ -115,7 +114,9 @@ CodecPtr make_int_block(const Named& named, const CodecSpec& spec) {
   if (scheme == "asymmetric" || scale != "fp32") {
     return make_int_plane(named.bits, named.default_block, spec);
   }
+  refuse_spikes(spec);
   choice_arg(spec, "spikes", "0", {"0"});
+  refuse_shift(spec);
   IntBlockFormat f;
   f.bits = named.bits;
   f.block = block_arg(spec, named.default_block);

@@ -120,16 +120,18 @@ CodecPtr make_int_plane(int bits, std::size_t default_block, const CodecSpec& sp
       bits == 1 ? choice_arg(spec, "scheme", usual, {"asymmetric"})
                 : choice_arg(spec, "scheme", usual, {"symmetric", "asymmetric"});
   f.asymmetric = scheme == "asymmetric";
+  const bool shift = f.asymmetric && bits > 1 && scale == "fp32";
+  if (!shift) refuse_shift(spec);
   f.rounding =
-      f.asymmetric && bits > 1 && scale == "fp32"
-          ? parse_rounding(choice_arg(spec, "rounding", "nearest",
-                                      {"nearest", "stochastic", "correlated", "shift"}))
-          : parse_rounding(choice_arg(spec, "rounding", "nearest",
-                                      {"nearest", "stochastic", "correlated"}));
+      shift ? parse_rounding(choice_arg(spec, "rounding", "nearest",
+                                        {"nearest", "stochastic", "correlated", "shift"}))
+            : parse_rounding(choice_arg(spec, "rounding", "nearest",
+                                        {"nearest", "stochastic", "correlated"}));
   std::string text = "int" + std::to_string(bits) + ":block=" + std::to_string(f.block);
   if (f.rounding != Rounding::kNearest) text += ",rounding=" + std::string(name(f.rounding));
   if (scale != "fp32") text += ",scale=" + scale;
   if (scheme != usual) text += ",scheme=" + scheme;
+  if (!f.asymmetric) refuse_spikes(spec);
   const bool spikes = f.asymmetric ? choice_arg(spec, "spikes", "0", {"0", "1"}) == "1"
                                    : choice_arg(spec, "spikes", "0", {"0"}) == "1";
   if (spikes) return make_int_spikes(text + ",spikes=1", f);

@@ -38,6 +38,12 @@ class Registry {
   CodecEntry at(const std::string& name) const {
     const std::lock_guard lock(mutex_);
     if (const CodecEntry* entry = find(name)) return *entry;
+    if (name.substr(0, name.find(':')) == "powersgd") {
+      throw UsageError("codec",
+                       "powersgd alone and in zeropp.codecs.gradients: it is an algorithm of "
+                       "exchanges, no codec",
+                       quoted(name) + " as a codec");
+    }
     std::string known;
     for (const CodecEntry& entry : entries_) known += (known.empty() ? "" : ", ") + entry.name;
     throw UsageError("codec", "one of " + known, quoted(name));

@@ -23,6 +23,23 @@ std::string choice_arg(const CodecSpec& spec, const std::string& key, std::strin
   throw UsageError("codec " + spec.name, key + "=" + list, "'" + it->second + "'");
 }
 
+void refuse_arg(const CodecSpec& spec, const std::string& key, std::string_view value,
+                std::string_view where) {
+  const auto it = spec.args.find(key);
+  if (it == spec.args.end() || it->second != value) return;
+  const std::string arg = key + "=" + it->second;
+  throw UsageError("codec " + spec.name, arg + " " + std::string(where) + " alone",
+                   "'" + arg + "' elsewhere");
+}
+
+void refuse_shift(const CodecSpec& spec) {
+  refuse_arg(spec, "rounding", "shift", "with scheme=asymmetric,scale=fp32 of int2 to int8");
+}
+
+void refuse_spikes(const CodecSpec& spec) {
+  refuse_arg(spec, "spikes", "1", "with scheme=asymmetric of integers");
+}
+
 std::size_t count_arg(const CodecSpec& spec, const std::string& key, std::size_t fallback,
                       std::size_t least, std::size_t most) {
   const auto it = spec.args.find(key);

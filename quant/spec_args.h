@@ -15,6 +15,13 @@ namespace zeropp::quant {
 std::string choice_arg(const CodecSpec& spec, const std::string& key, std::string fallback,
                        std::initializer_list<std::string_view> allowed);
 
+/// UsageError where the key has this value: it is known, but `where` alone.
+void refuse_arg(const CodecSpec& spec, const std::string& key, std::string_view value,
+                std::string_view where);
+/// The same for rounding=shift and spikes=1, which not all integers have.
+void refuse_shift(const CodecSpec& spec);
+void refuse_spikes(const CodecSpec& spec);
+
 /// key=least to most, a whole number.
 std::size_t count_arg(const CodecSpec& spec, const std::string& key, std::size_t fallback,
                       std::size_t least, std::size_t most);

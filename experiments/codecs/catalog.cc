@@ -87,7 +87,9 @@ std::string catalog_text() {
          "\nname:key=value,... is a codec, name(key=value,...)|codec one behind a decorator. "
          "bits: "
          "sent per number of 2^24,\nscales and padding counted. block: numbers that share "
-         "metadata. poison block: a non-finite number makes its\nwhole decoded block NaN.\n";
+         "metadata. poison block: a non-finite number makes its\nwhole decoded block "
+         "NaN.\npowersgd:rank=R is an algorithm of exchanges, no codec: "
+         "zeropp.codecs.gradients of a run takes it.\n";
 }
 
 Json catalog_json() {

@@ -28,7 +28,9 @@ inline void with_plugins(CLI::App* command, Action& action, Action body) {
   });
 }
 
+void add_bench(CLI::App& app, Action& action);
 void add_codecs(CLI::App& app, Action& action);
+void add_compare(CLI::App& app, Action& action);
 void add_run(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);

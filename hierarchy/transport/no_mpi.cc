@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "hierarchy/transport/mpi.h"
+#include "hierarchy/transport/mpi_peer.h"
 #include "quant/error.h"
 
 namespace zeropp::hierarchy {
@@ -35,5 +36,8 @@ void MpiSession::abort(int code) const { std::exit(code); }
 void run_mpi(const Topology&, const MpiOptions&, const std::function<void(Transport&)>&) {
   refuse();
 }
+
+void mpi_peer_all_reduce(std::span<const float>, std::span<float>) { refuse(); }
+void mpi_peer_all_gather(std::span<const float>, std::span<float>) { refuse(); }
 
 }  // namespace zeropp::hierarchy

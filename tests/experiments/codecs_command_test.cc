@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "experiments/json_io.h"
@@ -117,6 +118,27 @@ TEST_F(CodecsCommand, MeasuresTensorsOfAFile) {
   expect_one_line("m.safetensors");
 }
 
+/// A tensor's name comes with the file and may hold what a terminal obeys.
+TEST_F(CodecsCommand, NamesOfTensorsDoNotSteerTheTerminal) {
+  const std::string header =
+      R"({"a\u001b[31m\n\u009bx":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const std::uint64_t size = header.size();
+  std::string bytes(8, '\0');
+  std::memcpy(bytes.data(), &size, 8);
+  dir_.write("m.safetensors", bytes + header + std::string(8, '\x3c'));
+  const std::string command =
+      "codecs --measure --codec int8 --safetensors m.safetensors --repetitions 1";
+  ASSERT_EQ(run(command), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("a?[31m???x"));
+  EXPECT_EQ(out_.find('\x1b'), std::string::npos);
+  EXPECT_EQ(out_.find("\xc2\x9b"), std::string::npos);
+  ASSERT_EQ(run(command + " --json"), 0) << err_;
+  EXPECT_EQ(json()[0]["data"], "a\x1b[31m\n\xc2\x9bx") << "JSON keeps the name";
+  dir_.write("m.safetensors", bytes + header);
+  EXPECT_EQ(run(command), 2);
+  EXPECT_EQ(err_.find('\x1b'), std::string::npos) << err_;
+}
+
 TEST_F(CodecsCommand, DrawsAPicture) {
   if (shell("python3 -c 'import matplotlib'") != 0) {
     EXPECT_EQ(run("codecs --measure --codec int4 --n 100 --repetitions 1 --picture p.svg"), 2);
@@ -128,6 +150,21 @@ TEST_F(CodecsCommand, DrawsAPicture) {
             0)
       << err_;
   EXPECT_THAT(read_text(dir_.path() / "p.svg"), HasSubstr("</svg>"));
+  // A link to a device stays one, a link to a file leads to the picture, a folder is refused.
+  const std::string command =
+      "codecs --measure --codec int4 --n 100 --repetitions 1 --picture ";
+  std::filesystem::create_symlink("/dev/null", dir_.path() / "null.svg");
+  ASSERT_EQ(run(command + "null.svg"), 0) << err_;
+  EXPECT_TRUE(std::filesystem::is_symlink(dir_.path() / "null.svg"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  std::filesystem::create_symlink("p.svg", dir_.path() / "link.svg");
+  dir_.write("p.svg", "old");
+  ASSERT_EQ(run(command + "link.svg"), 0) << err_;
+  EXPECT_TRUE(std::filesystem::is_symlink(dir_.path() / "link.svg"));
+  EXPECT_THAT(read_text(dir_.path() / "p.svg"), HasSubstr("</svg>"));
+  std::filesystem::create_directory(dir_.path() / "folder.svg");
+  EXPECT_EQ(run(command + "folder.svg"), 2);
+  EXPECT_TRUE(std::filesystem::is_directory(dir_.path() / "folder.svg"));
 }
 
 TEST_F(CodecsCommand, Mistakes) {

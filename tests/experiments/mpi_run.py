@@ -1,6 +1,7 @@
 """`zeropp run` under mpirun against virtual ranks: mpi_run.py MODE PROGRAM MPIRUN [RANKS].
 
 equal   losses, state, traffic and memory of every variant are those of virtual ranks
+bench   the same rows, bytes and errors, and OpenMPI's own collectives beside them
 kill    one of six processes dies by SIGKILL: all end soon, and not with 0
 refuse  what cannot run is refused by one line of rank 0, with exit code 2
 verify  `zeropp verify --transport mpi` on every so-manieth run holds, and notices other processes
@@ -92,6 +93,25 @@ def equal(program, mpi, folder, ranks):
     again = [*outs["mpi"], "run", path, "--transport=mpi", f"--out={folder}/mpi"]
     code, _, errors = run(again)
     assert code == 0, (code, errors)
+
+
+def bench(program, mpi, folder, ranks):
+    del folder
+    options = ["bench", "-e", "100K", "-n", "2", "--json", "--codec", "exact", "--codec", "int4",
+               "--ranks-per-node", "2"]
+    found = {}
+    for transport, command in (("virtual", [program, *options, "--ranks", str(ranks)]),
+                               ("mpi", mpirun(mpi, ranks, program, *options, "--transport=mpi"))):
+        code, printed, errors = run(command)
+        assert code == 0, (transport, code, errors)
+        rows = json.loads(printed)
+        assert not any(row["wrong"] for row in rows), rows
+        found[transport] = rows
+    key = ("collective", "algorithm", "codec", "bytes", "wire_bytes", "xnode_bytes", "nmse")
+    virtual, real = ([[row[k] for k in key] for row in rows] for rows in found.values())
+    peers = [row for row in real if row[0].startswith("MPI_")]
+    assert {row[0] for row in peers} == {"MPI_Allreduce", "MPI_Allgather"}, peers
+    assert [row for row in real if row not in peers] == virtual
 
 
 def children(pid):
@@ -233,7 +253,7 @@ if __name__ == "__main__":
     if mode != "throw":
         number = int(number)
     with tempfile.TemporaryDirectory() as temporary:
-        {"equal": equal, "kill": kill, "refuse": refuse, "verify": verify, "throw": throw,
-         "hosts": hosts}[mode](
+        {"equal": equal, "bench": bench, "kill": kill, "refuse": refuse, "verify": verify,
+         "throw": throw, "hosts": hosts}[mode](
             the_program, the_mpirun, temporary, number)
     print(f"{mode}: good")

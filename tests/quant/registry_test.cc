@@ -57,6 +57,19 @@ TEST(Registry, BadValuesNameWhatIsAllowed) {
   EXPECT_THAT(error_of("int8:rounding=up"), HasSubstr("nearest or stochastic"));
   EXPECT_THAT(error_of("int8:scheme=x"), HasSubstr("symmetric or deepspeed"));
   EXPECT_THAT(error_of("int8:scale=fp8"), HasSubstr("fp32"));
+  for (const char* bad : {"int4:rounding=shift", "int1:rounding=shift",
+                          "int4:rounding=shift,scale=bf16,scheme=asymmetric",
+                          "mxfp4:rounding=shift", "nvfp4:rounding=shift"}) {
+    EXPECT_THAT(error_of(bad), HasSubstr("with scheme=asymmetric,scale=fp32 of int2 to int8"))
+        << bad;
+  }
+  for (const char* bad : {"int4:spikes=1", "int5:spikes=1", "int8:scheme=deepspeed,spikes=1"}) {
+    EXPECT_THAT(error_of(bad), HasSubstr("spikes=1 with scheme=asymmetric")) << bad;
+  }
+  EXPECT_THAT(error_of("nvfp4:rounding=stochastic,scale=4over6"), HasSubstr("scale=max"));
+  for (const char* bad : {"powersgd", "powersgd:rank=2", "ef|powersgd"}) {
+    EXPECT_THAT(error_of(bad), HasSubstr("zeropp.codecs.gradients")) << bad;
+  }
   EXPECT_THAT(error_of("identity:dtype=int"), HasSubstr("bf16"));
 }
 
