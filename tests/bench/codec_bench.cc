@@ -180,9 +180,7 @@ void bench_reduce(benchmark::State& state, const std::string& from_spec,
 /// The memory traffic of an 8-bit encode without its arithmetic, a byte a number: what is the
 /// most that 16-bit views can gain on fp32 where memory is the limit?
 template <class Number>
-__attribute__((target_clones("avx2", "default"))) void narrow(const Number* x,
-                                                              std::uint8_t* out,
-                                                              std::size_t n) {
+void narrow(const Number* x, std::uint8_t* out, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<std::uint8_t>(x[i]);
 }
 
