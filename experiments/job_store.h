@@ -34,6 +34,10 @@ class JobStore {
   /// not). Does not throw: what ended the job is what counts.
   void fail(const std::string& status, const std::string& message) noexcept;
 
+  /// For other processes than rank 0's, which writes how the job ended: if it has not a while
+  /// later (status.json says "running" still), it is dead, and this process writes it.
+  void speak_for_root(const std::string& status, const std::string& message) const noexcept;
+
   /// Writes something of the job's and remembers an error, which goes on.
   template <class Write>
   void remembering(const Write& write) {

@@ -4,6 +4,8 @@
 #include <functional>
 #include <iosfwd>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "experiments/run_config.h"
 #include "hierarchy/transport/mpi.h"
@@ -18,11 +20,17 @@ class Processes {
   Processes();
 
   bool several() const { return session_ && session_->size() > 1; }
+  int size() const { return session_ ? session_->size() : 1; }
   int rank() const { return session_ ? session_->rank() : 0; }
   bool root() const { return rank() == 0; }
 
+  /// The overrides of `zeropp run`, with cluster=mpi replaced by the nodes and ranks a node
+  /// that MPI sees. UsageError: machines hold different numbers of ranks, or not consecutive
+  /// ones.
+  std::vector<std::string> with_cluster(std::vector<std::string> overrides) const;
+
   /// Starts MPI if the config wants it. UsageError: ranks and processes differ in number, or
-  /// several processes were started for virtual ranks.
+  /// several processes were started for virtual ranks, or zeropp.cluster.check fails.
   void check(const RunConfig& run);
 
   /// Runs what every process does alike, or (`only_root`) rank 0 alone, before training. A
@@ -40,5 +48,12 @@ class Processes {
   std::optional<hierarchy::MpiSession> session_;
   std::chrono::milliseconds timeout_{60'000};
 };
+
+/// What zeropp.cluster.check asks of the level named "node" (other topologies have nothing to
+/// check); `hosts` as MpiSession::hosts. UsageError names both sides.
+void check_hosts(const hierarchy::Topology& topology, const std::string& check,
+                 const std::vector<int>& hosts);
+/// Ranks a machine, if all machines hold as many and consecutive ones; UsageError otherwise.
+int ranks_per_host(const std::vector<int>& hosts);
 
 }  // namespace zeropp::experiments

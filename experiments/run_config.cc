@@ -188,6 +188,7 @@ RunConfig parse_run_config(std::string_view text, const std::string& source,
   run.validation_fraction = view.get_double("zeropp.validation_fraction");
   run.seeds = resolve_seeds(view);
   run.transport = view.get_string("zeropp.transport");
+  run.cluster_check = view.get_string("zeropp.cluster.check");
   run.workers = static_cast<int>(view.get_int("zeropp.workers"));
   run.timeout_s = view.get_double("zeropp.timeout_s");
   run.declared = {.margin = view.get_double("zeropp.compare.margin"),

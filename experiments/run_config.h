@@ -50,7 +50,8 @@ struct RunConfig {
   std::string data;
   double validation_fraction = 0;
   std::vector<std::uint64_t> seeds;
-  std::string transport;  ///< "virtual" or "mpi".
+  std::string transport;      ///< "virtual" or "mpi".
+  std::string cluster_check;  ///< "contained", "exact" or "off"; of mpi alone.
   int workers = 0;
   double timeout_s = 0;
   Declaration declared;  ///< Of verdicts.

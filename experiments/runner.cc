@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
@@ -9,6 +10,8 @@
 #include <optional>
 #include <ostream>
 #include <stdexcept>
+#include <stop_token>
+#include <thread>
 
 #include "experiments/checkpoint/files.h"
 #include "experiments/checkpoint/job_files.h"
@@ -21,6 +24,7 @@
 #include "experiments/summary.h"
 #include "experiments/sweep/report.h"
 #include "experiments/tensorboard.h"
+#include "hierarchy/transport/mpi.h"
 #include "quant/error.h"
 
 namespace zeropp::experiments {
@@ -31,6 +35,9 @@ namespace fs = std::filesystem;
 std::atomic<int> stop_signal{0};
 
 std::atomic<std::time_t> stop_time{0};
+/// Where this process was when the signal came, if it is one of several.
+std::atomic<hierarchy::Collective> stop_collective{hierarchy::Collective::kOther};
+std::atomic<std::uint64_t> stop_sequence{0};
 
 /// A second signal ends the program at once, unless it is an echo of the first: timeout(1) and
 /// terminals signal the process and its group.
@@ -41,6 +48,8 @@ void on_signal(int signal) {
     std::raise(signal);
   }
   stop_time = now;
+  stop_collective = hierarchy::last_mpi_call().collective();
+  stop_sequence = hierarchy::last_mpi_call().sequence();
   stop_signal = signal;
 }
 
@@ -72,6 +81,27 @@ std::string one_line(std::string text) {
   }
   return text;
 }
+
+/// Speaks for a dead rank 0: mpirun sends the others SIGTERM and, a second later, SIGKILL,
+/// which may come before this process' rank looks at the signal.
+class Survivor {
+ public:
+  Survivor(const JobStore& store, int rank)
+      : thread_([&store, rank](const std::stop_token& end) {
+          while (stop_signal == 0 && !end.stop_requested()) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          }
+          if (stop_signal != 0) store.speak_for_root("killed", where(rank));
+        }) {}
+
+  static std::string where(int rank) {
+    return fmt::format("signal {} to rank {} in {}, sequence {}", stop_signal.load(), rank,
+                       hierarchy::name(stop_collective.load()), stop_sequence.load());
+  }
+
+ private:
+  std::jthread thread_;
+};
 
 class Runner {
  public:
@@ -123,6 +153,8 @@ class Runner {
     progress_.begin_job(name, variant.steps);
     const JobIdentity identity{variant, seed, data_.sha256};
     bool begun = false;
+    std::optional<Survivor> survivor;
+    if (!processes_.root()) survivor.emplace(store, processes_.rank());
     std::optional<TensorboardWriter> board;
     try {
       const std::optional<JobCheckpoint> resume = resume_point(store, identity, name);
@@ -182,6 +214,8 @@ class Runner {
       } catch (const UsageError&) {  // What ended the job is what counts.
       }
       JobEnd end = failed_job(store, name, seed, e.what(), usage);
+      // Rank 0 may be what failed.
+      if (!processes_.root()) store.speak_for_root("error", end.message);
       // Others wait for this one, or messages may be in flight.
       const bool apart = !begun || dynamic_cast<const TransportError*>(&e) != nullptr;
       if (processes_.several() && apart) processes_.end_all(1);
@@ -231,8 +265,11 @@ class Runner {
     const std::string message = one_line(writing ? store.write_error() : what);
     if (processes_.root()) store.fail("error", message);
     progress_.end_job("error");
-    // What other ranks alone know is in their transport's errors.
-    if (processes_.root() || message.starts_with("[mpi]")) {
+    // What other ranks alone know is in their transport's errors; what they were told is known.
+    const std::string failed = "[mpi] rank ";
+    const bool told = message.starts_with(failed) &&
+                      !message.starts_with(fmt::format("{}{} ", failed, processes_.rank()));
+    if (processes_.root() || (message.starts_with("[mpi]") && !told)) {
       err_ << fmt::format("zeropp: {}: {}\n", name, message) << std::flush;
     }
     return {.seed = seed, .status = "error", .message = message, .result = ""};
@@ -326,7 +363,7 @@ int run_command(const RunOptions& options, std::ostream& out, std::ostream& err)
   RunConfig run;
   std::shared_ptr<const zero::Dataset> data;
   const bool ready = processes.prepare(err, [&] {
-    run = load_run_config(options.config, options.overrides);
+    run = load_run_config(options.config, processes.with_cluster(options.overrides));
     processes.check(run);
     data = zero::load_dataset(run.data, run.validation_fraction);
     check_data(run, *data);

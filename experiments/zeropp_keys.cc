@@ -15,6 +15,10 @@ constexpr KeySpec kKeys[] = {
      "instead of the two above: [{\"name\", \"size\"}, ...], innermost first"},
     {"zeropp.cluster.preset", kHonoured, kString, "",
      "named cluster whose links time_model_s uses"},
+    {"zeropp.cluster.check", kHonoured, kString, "\"contained\"",
+     "mpi: what the machines that MPI sees must be to the level named node: each node on one "
+     "machine (contained), and one node a machine (exact), or anything (off)",
+     "contained|exact|off"},
     {"zeropp.transport", kHonoured, kString, "\"virtual\"",
      "virtual: ranks in this process; mpi: processes under mpirun", "virtual|mpi"},
 

@@ -37,6 +37,17 @@ std::string_view name(Algorithm a);  ///< "ring", "all_to_all", "hierarchical", 
 std::string_view name(Phase p);
 Algorithm parse_algorithm(std::string_view text);  ///< UsageError lists the names.
 
+/// What a collective moves, as far as all its ranks must agree on it. It travels with every
+/// message, so that ranks whose sizes happen to be equal are told apart.
+struct CallContent {
+  std::uint64_t elements = 0;               ///< Of all tensors of the call, whole.
+  std::uint32_t codecs = 0;                 ///< Hash of tensors and specs; 0: exact.
+  std::int32_t coarse = 0, fine = 0;        ///< The call's group.
+  quant::Dtype dtype = quant::Dtype::kF32;  ///< On the wire where no codec is.
+  std::uint8_t unused[3] = {};
+  friend bool operator==(const CallContent&, const CallContent&) = default;
+};
+
 /// What a group of messages belongs to.
 struct CallInfo {
   Collective collective = Collective::kOther;
@@ -44,7 +55,21 @@ struct CallInfo {
   Phase phase = Phase::kOther;
   quant::Role role = quant::Role::kControl;
   std::uint8_t hop = 0;
-  friend auto operator<=>(const CallInfo&, const CallInfo&) = default;
+  CallContent content{};  ///< Not part of the ledger's key: comparisons leave it out.
+
+  friend bool operator==(const CallInfo& a, const CallInfo& b) { return a.key() == b.key(); }
+  friend std::strong_ordering operator<=>(const CallInfo& a, const CallInfo& b) {
+    return a.key() <=> b.key();
+  }
+
+  /// The fields that are compared, the first one most significant.
+  constexpr std::uint64_t key() const {
+    const auto byte = [](auto x) {
+      return static_cast<std::uint64_t>(static_cast<std::uint8_t>(x));
+    };
+    return byte(collective) << 32 | byte(algorithm) << 24 | byte(phase) << 16 |
+           byte(role) << 8 | byte(hop);
+  }
 };
 
 struct TrafficKey {

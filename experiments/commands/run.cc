@@ -28,6 +28,7 @@ is JSON or else a string, the key is dotted:
 
 Keys of "zeropp" (the prefix may be left out):
   cluster.nodes, cluster.ranks_per_node   ranks; or cluster.levels=[{"name","size"},...], innermost first
+  cluster=mpi        nodes as MPI sees the machines     cluster.check       contained, exact, off: config against machines
   cluster.preset     named cluster for time_model_s     model.{layers,width,heads,context,tied,...}
   data               kjv or a text file                 seq, steps, seeds   tokens a sample; a count or list
   codecs.weights     qwZ: int8, delta|int4, none        codecs.gradients    qgZ: one spec, one a level, powersgd:rank=4

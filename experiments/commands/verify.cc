@@ -17,6 +17,12 @@ all of them. The codecs of a plug-in take part. Where something differs it names
   zeropp verify
   zeropp verify --filter zero++
   zeropp verify --full --json
+
+With --transport mpi the compared runs are processes, one a rank, and the references virtual ranks of
+rank 0: losses, masters and moments must be equal bit for bit, coded, stateful and resumed runs too. It
+takes the runs of the matrix that have as many ranks as there are processes. All of it:
+
+  for n in 2 3 4 6 8; do mpirun --oversubscribe -np $n zeropp verify --transport mpi; done
 )";
 
 }  // namespace
@@ -32,6 +38,15 @@ void add_verify(CLI::App& app, Action& action) {
   command->add_option("--steps", options->steps, "optimizer steps of a run")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  command->add_option("--every", options->every, "only each so-manieth of these runs")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--transport", options->transport, "virtual, or mpi under mpirun")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"virtual", "mpi"}));
+  command->add_option("--timeout", options->timeout_s, "seconds without progress")
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 1e6));
   command->add_flag("--json", options->json, "machine-readable result");
   with_plugins(command, action,
                [options] { return verify::verify_command(*options, std::cout, std::cerr); });

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "experiments/processes.h"
 #include "experiments/verify/trace.h"
 #include "quant/error.h"
 
@@ -77,18 +78,22 @@ std::size_t count_references(const std::vector<CellResult>& results) {
 
 std::vector<CellResult> verify_cells(
     const std::vector<Cell>& cells, const VerifyOptions& options,
-    const std::function<void(std::size_t, std::size_t)>& progress) {
+    const std::function<void(std::size_t, std::size_t)>& progress, const RankPlace& place) {
   std::map<std::string, Trace> references;
   std::vector<CellResult> results;
   for (const Cell& cell : cells) {
     const Cell base = reference_of(cell);
     auto [it, fresh] = references.try_emplace(label(base));
-    if (fresh) it->second = run_cell(base, options.steps);
+    const RankPlace here{.timeout = place.timeout};
+    if (fresh && place.root()) {
+      it->second = run_cell(base, options.steps, zero::Sabotage::kNone, here);
+    }
     CellResult result{.cell = cell, .difference = {}};
     try {
-      const Trace found = run_cell(cell, options.steps, options.sabotage);
-      result.difference = first_difference(it->second, found).value_or("");
+      const Trace found = run_cell(cell, options.steps, options.sabotage, place);
+      if (place.root()) result.difference = first_difference(it->second, found).value_or("");
     } catch (const TransportError& e) {  // Law 3, or a rank that failed.
+      if (place.mpi != nullptr) throw TransportError(label(cell) + ": " + e.what());
       result.difference = e.what();
     }
     results.push_back(std::move(result));
@@ -97,26 +102,45 @@ std::vector<CellResult> verify_cells(
   return results;
 }
 
-int verify_command(const VerifyOptions& options, std::ostream& out, std::ostream& err) {
+namespace {
+
+std::vector<Cell> chosen_cells(const VerifyOptions& options, int processes) {
   if (options.steps < 1)
     throw UsageError("--steps", "at least 1", std::to_string(options.steps));
   auto cells = options.full ? full_cells() : pairwise_cells();
+  if (processes > 0) {
+    const auto ranks = [](const Cell& c) {
+      return topologies()[static_cast<std::size_t>(c.topology)].ranks();
+    };
+    std::erase_if(cells, [&](const Cell& c) { return ranks(c) != processes; });
+    if (cells.empty()) {
+      throw UsageError("--transport", "mpirun -np 1, 2, 3, 4, 6 or 8: ranks of the matrix",
+                       fmt::format("{} processes", processes));
+    }
+  }
   std::erase_if(
       cells, [&](const Cell& c) { return label(c).find(options.filter) == std::string::npos; });
   if (cells.empty()) {
     throw UsageError("--filter", "part of a label that `zeropp verify --list` prints",
                      "'" + options.filter + "'");
   }
-  if (options.list) {
-    for (const Cell& c : cells) out << label(c) << '\n';
-    return 0;
+  std::vector<Cell> some;
+  for (std::size_t i = 0; i < cells.size(); i += static_cast<std::size_t>(options.every)) {
+    some.push_back(cells[i]);
   }
+  return some;
+}
+
+/// All cells; what is printed is rank 0's.
+int verify_chosen(const std::vector<Cell>& cells, const VerifyOptions& options,
+                  const RankPlace& place, std::ostream& out, std::ostream& err) {
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   const bool terminal = isatty(STDERR_FILENO) != 0;
-  const auto results = verify_cells(cells, options, [&](std::size_t done, std::size_t total) {
+  const auto progress = [&](std::size_t done, std::size_t total) {
+    if (!place.root()) return;
     const double eta =
         elapsed() / static_cast<double>(done) * static_cast<double>(total - done);
     if (terminal) {
@@ -124,12 +148,58 @@ int verify_command(const VerifyOptions& options, std::ostream& out, std::ostream
     } else if (done % 100 == 0) {
       err << fmt::format("verify {}/{}, {:.0f} s left\n", done, total, eta);
     }
-  });
+  };
+  const auto results = verify_cells(cells, options, progress, place);
+  if (!place.root()) return 0;
   if (terminal) err << "\r\033[K";
+  if (place.mpi != nullptr && !options.json) {
+    out << fmt::format("{} MPI processes against virtual ranks\n", place.mpi->size());
+  }
   (options.json ? print_json : print_text)(results, count_references(results), elapsed(), out);
   const bool ok = std::all_of(results.begin(), results.end(),
                               [](const CellResult& r) { return r.difference.empty(); });
   return ok ? 0 : 1;
+}
+
+/// One of several processes under mpirun.
+int verify_processes(const VerifyOptions& options, Processes& processes, std::ostream& out,
+                     std::ostream& err) {
+  std::vector<Cell> cells;
+  if (!processes.prepare(err, [&] { cells = chosen_cells(options, processes.size()); })) {
+    return 2;
+  }
+  const hierarchy::MpiSession session;
+  const RankPlace place{.mpi = &session,
+                        .timeout = std::chrono::milliseconds(
+                            static_cast<std::int64_t>(options.timeout_s * 1000))};
+  try {
+    const int code = verify_chosen(cells, options, place, out, err);
+    return processes.decide([&] { return code != 0; }) ? 1 : 0;
+  } catch (const std::exception& e) {  // Messages may be in flight.
+    err << fmt::format("zeropp: rank {}: {}\n", session.rank(), e.what()) << std::flush;
+    processes.end_all(1);
+  }
+}
+
+}  // namespace
+
+int verify_command(const VerifyOptions& options, std::ostream& out, std::ostream& err) {
+  if (!options.list) {
+    Processes processes;
+    if (options.transport == "mpi") return verify_processes(options, processes, out, err);
+    const bool good = processes.prepare(err, [&] {
+      if (!processes.several()) return;
+      throw UsageError("--transport", fmt::format("mpi for {} processes", processes.size()),
+                       options.transport);
+    });
+    if (!good) return 2;
+  }
+  const auto cells = chosen_cells(options, 0);
+  if (options.list) {
+    for (const Cell& c : cells) out << label(c) << '\n';
+    return 0;
+  }
+  return verify_chosen(cells, options, {}, out, err);
 }
 
 }  // namespace zeropp::experiments::verify

@@ -174,6 +174,13 @@ PendingGather start_all_gather(Comm& comm, const CallOptions& options,
                                std::span<const GatherTensor> tensors) {
   detail::CallPlan plan = detail::plan_call(comm, options, Collective::kAllGather);
   comm.transport.ledger().collective(plan.call);
+  if (!tensors.empty()) {
+    // Behind a codec a holder's dtype is its own affair.
+    const bool coded = tensors[0].codec != nullptr;
+    detail::ContentHash hash(plan, coded ? quant::Dtype::kF32 : tensors[0].shard.dtype);
+    for (const GatherTensor& t : tensors) hash.add(t.tensor, t.numel, t.codec);
+    plan.call.content = hash.content();
+  }
   return PendingGather(detail::begin_gather(comm, options, std::move(plan), tensors));
 }
 

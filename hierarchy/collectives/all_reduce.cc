@@ -31,6 +31,7 @@ void all_reduce(Comm& comm, const CallOptions& options, const ReduceOptions& red
                          shard_elems(map, plan.fine, comm.rank()));
     t.out = results.back().view();
   }
+  plan.call.content = detail::content_of(plan, reduce, tensors);
   const detail::ReduceCall call{comm, options, reduce, plan, scattered};
   detail::check_reduce(call);
   check_outputs(call, tensors);

@@ -231,6 +231,9 @@ void all_to_all(Comm& comm, const CallOptions& options, const AllToAllArgs& args
                      "'" + args.codec->spec() + "'");
   }
   comm.transport.ledger().collective(plan.call);
+  detail::ContentHash hash(plan, args.codec == nullptr ? args.in.dtype : quant::Dtype::kF32);
+  hash.add(0, elems, args.codec);
+  plan.call.content = hash.content();
   detail::HopAllToAll(comm, options, std::move(plan), args).run();
 }
 

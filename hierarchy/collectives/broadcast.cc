@@ -105,6 +105,9 @@ void broadcast(Comm& comm, const CallOptions& options, int root, quant::MutView 
   }
   detail::refuse_difference(codec, Collective::kBroadcast);
   comm.transport.ledger().collective(plan.call);
+  detail::ContentHash hash(plan, codec == nullptr ? data.dtype : quant::Dtype::kF32);
+  hash.add(static_cast<std::uint32_t>(root), data.n, codec);
+  plan.call.content = hash.content();
   if (data.n == 0) return;
   const detail::PieceWire wire({data.n, 1}, codec, data.dtype);
   const int level = hop_level(comm.transport.topology(), plan.fine);

@@ -43,6 +43,16 @@ CallPlan plan_call(const Comm& comm, const CallOptions& options, Collective coll
   return plan;
 }
 
+void ContentHash::add(std::uint32_t tensor, std::size_t numel, const quant::Codec* codec) {
+  content_.elements += numel;
+  if (codec == nullptr) return;
+  std::uint32_t h = content_.codecs == 0 ? 2166136261U : content_.codecs;  // FNV-1a.
+  const auto mix = [&h](unsigned char byte) { h = (h ^ byte) * 16777619U; };
+  for (int shift = 0; shift < 32; shift += 8) mix(static_cast<unsigned char>(tensor >> shift));
+  for (const char c : codec->spec()) mix(static_cast<unsigned char>(c));
+  content_.codecs = h == 0 ? 1 : h;
+}
+
 CallPlan plan_world_call(const Comm& comm, const CallOptions& options, Collective collective) {
   CallPlan plan = plan_call(comm, options, collective);
   if (plan.coarse != 1 || plan.fine != comm.size()) {

@@ -34,6 +34,21 @@ struct CallPlan {
 };
 CallPlan plan_call(const Comm& comm, const CallOptions& options, Collective collective);
 
+/// Collects what all ranks of a call must agree on (CallContent).
+class ContentHash {
+ public:
+  ContentHash(const CallPlan& plan, quant::Dtype dtype) {
+    content_.coarse = plan.coarse;
+    content_.fine = plan.fine;
+    content_.dtype = dtype;
+  }
+  void add(std::uint32_t tensor, std::size_t numel, const quant::Codec* codec);
+  const CallContent& content() const { return content_; }
+
+ private:
+  CallContent content_;
+};
+
 /// all_to_all and broadcast know the world group alone: UsageError for another one.
 CallPlan plan_world_call(const Comm& comm, const CallOptions& options, Collective collective);
 

@@ -24,6 +24,18 @@ int ReduceCall::level(int hop) const {
   return hop_level(comm.transport.topology(), plan.chain[static_cast<std::size_t>(hop) + 1]);
 }
 
+CallContent content_of(const CallPlan& plan, const ReduceOptions& reduce,
+                       std::span<const ReduceTensor> tensors) {
+  ContentHash hash(plan, reduce.wire);
+  for (const ReduceTensor& t : tensors) {
+    if (t.codecs.empty()) hash.add(t.tensor, t.numel, nullptr);
+    for (std::size_t i = 0; i < t.codecs.size(); ++i) {
+      hash.add(t.tensor, i == 0 ? t.numel : 0, t.codecs[i]);
+    }
+  }
+  return hash.content();
+}
+
 void check_reduce(const ReduceCall& call) {
   const double f = call.reduce.predivide;
   if (!std::isfinite(f) || f < 0) {

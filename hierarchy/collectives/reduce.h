@@ -28,6 +28,10 @@ struct ReduceCall {
   }
 };
 
+/// What all ranks of a reduction must agree on.
+CallContent content_of(const CallPlan& plan, const ReduceOptions& reduce,
+                       std::span<const ReduceTensor> tensors);
+
 /// UsageError for shapes, codec lists and options that the call cannot have.
 void check_reduce(const ReduceCall& call);
 /// Runs the algorithm; `out` of a tensor is the shard at plan.fine, in any dtype.

@@ -311,9 +311,9 @@ void run_hop_reduce(const ReduceCall& call) { HopReduce(call).run(); }
 
 void reduce_scatter(Comm& comm, const CallOptions& options, const ReduceOptions& reduce,
                     std::span<const ReduceTensor> tensors) {
-  const detail::ReduceCall call{comm, options, reduce,
-                                detail::plan_call(comm, options, Collective::kReduceScatter),
-                                tensors};
+  detail::CallPlan plan = detail::plan_call(comm, options, Collective::kReduceScatter);
+  plan.call.content = detail::content_of(plan, reduce, tensors);
+  const detail::ReduceCall call{comm, options, reduce, std::move(plan), tensors};
   detail::check_reduce(call);
   comm.transport.ledger().collective(call.plan.call);
   detail::run_reduce(call);

@@ -27,6 +27,9 @@ void gather_scalars(Comm& comm, Phase phase, quant::Role role, std::span<const d
   detail::check_elems("all", 0, mine.size() * static_cast<std::size_t>(comm.size()),
                       all.size());
   comm.transport.ledger().collective(plan.call);
+  detail::ContentHash hash(plan, quant::Dtype::kF32);
+  hash.add(0, mine.size(), nullptr);
+  plan.call.content = hash.content();
   const GatherTensor tensor{.numel = raw(all).n,
                             .shard = raw(mine),
                             .out = {all.data(), quant::Dtype::kF32, raw(all).n}};

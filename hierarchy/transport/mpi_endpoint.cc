@@ -7,10 +7,12 @@
 
 namespace zeropp::hierarchy::mpi_ranks {
 
-Endpoint::Endpoint(const Topology& topology, const MpiOptions& options, MPI_Comm comm, int rank)
+Endpoint::Endpoint(const Topology& topology, const MpiOptions& options, MPI_Comm comm,
+                   News& news, int rank)
     : Transport(topology, rank),
       options_(options),
       comm_(comm),
+      news_(news),
       sent_(static_cast<std::size_t>(topology.ranks())),
       received_(sent_.size()) {}
 
@@ -35,6 +37,7 @@ std::unique_ptr<Pending::Impl> Endpoint::start(const CallInfo& call, std::uint64
                                                quant::Stream /*stream*/) {
   throw_if_failed();
   last_call_ = call;
+  last_mpi_call().note(call.collective, sequence);
   return std::make_unique<PendingExchange>(*this, call, sequence, sends, recvs);
 }
 
@@ -42,6 +45,7 @@ void Endpoint::barrier() {
   throw_if_failed();
   last_call_ = CallInfo{.collective = Collective::kBarrier};
   ++barriers_;
+  last_mpi_call().note(Collective::kBarrier, sequence());
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Ibarrier(comm_, &request), "MPI_Ibarrier");
   complete(request, [&] {

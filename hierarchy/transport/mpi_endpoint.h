@@ -17,7 +17,8 @@ namespace zeropp::hierarchy::mpi_ranks {
 /// This process' transport, on a communicator of its own.
 class Endpoint final : public Transport {
  public:
-  Endpoint(const Topology& topology, const MpiOptions& options, MPI_Comm comm, int rank);
+  Endpoint(const Topology& topology, const MpiOptions& options, MPI_Comm comm, News& news,
+           int rank);
 
   void barrier() override;
   double waited_seconds() const override { return waited_seconds_; }
@@ -46,6 +47,7 @@ class Endpoint final : public Transport {
 
   const MpiOptions& options_;
   MPI_Comm comm_;
+  News& news_;
   CallInfo last_call_;
   std::uint64_t barriers_ = 0;
   double waited_seconds_ = 0;
@@ -60,7 +62,7 @@ bool Endpoint::complete(MPI_Request& request, const What& what, bool may_wait) {
   check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
   if (done != 0 || !may_wait) return done != 0;
   const auto start = std::chrono::steady_clock::now();
-  Patience patience(options_);
+  Patience patience(options_, &news_);
   try {
     while (done == 0) {
       patience.pause(what);

@@ -26,7 +26,8 @@ Header make_header(const CallInfo& call, std::uint64_t sequence, std::size_t byt
           .role = static_cast<std::uint8_t>(call.role),
           .hop = call.hop,
           .sequence = sequence,
-          .bytes = bytes};
+          .bytes = bytes,
+          .content = call.content};
 }
 
 CallInfo call_of(const Header& h) {
@@ -34,7 +35,8 @@ CallInfo call_of(const Header& h) {
           .algorithm = static_cast<Algorithm>(h.algorithm),
           .phase = static_cast<Phase>(h.phase),
           .role = static_cast<quant::Role>(h.role),
-          .hop = h.hop};
+          .hop = h.hop,
+          .content = h.content};
 }
 
 /// post(offset, count) for each piece.
@@ -156,7 +158,8 @@ void PendingExchange::receive(Receive& r) {
 
 bool PendingExchange::matches(const Receive& r) const {
   const bool fits = r.op.variable ? r.header.bytes <= r.op.bytes : r.header.bytes == r.op.bytes;
-  return fits && r.header.magic == kMagic && call_of(r.header) == call_;
+  return fits && r.header.magic == kMagic && call_of(r.header) == call_ &&
+         r.header.content == call_.content;
 }
 
 std::string PendingExchange::mismatch_text(const Receive& r) const {
@@ -165,8 +168,9 @@ std::string PendingExchange::mismatch_text(const Receive& r) const {
                   endpoint_.rank(), r.op.variable ? "up to " : "", r.op.bytes, describe(call_),
                   sequence_, r.op.peer);
   if (r.header.magic != kMagic) return expects + ", which sent something else";
-  return fmt::format("{}, which sent {} bytes of {}, sequence {}", expects, r.header.bytes,
-                     describe(call_of(r.header)), r.header.sequence);
+  return fmt::format("{}, which sent {} bytes of {}, sequence {}{}", expects, r.header.bytes,
+                     describe(call_of(r.header)), r.header.sequence,
+                     describe_difference(call_.content, r.header.content));
 }
 
 template <class What>

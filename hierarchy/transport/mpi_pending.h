@@ -20,8 +20,9 @@ struct Header {
   std::uint8_t unused[7] = {};
   std::uint64_t sequence = 0;  ///< Of the sender's exchange.
   std::uint64_t bytes = 0;     ///< Of the message; 0: nothing follows.
+  CallContent content;
 };
-static_assert(sizeof(Header) == 32);
+static_assert(sizeof(Header) == 56);
 
 /// Messages of one exchange. Everything whose size is known is posted at once, so ranks may
 /// wait for their exchanges in any order; a message of variable size is received when its

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -18,6 +19,16 @@ void Patience::throw_stopped(const std::string& what) const {
 void Patience::throw_timeout(const std::string& what) const {
   throw TransportError(
       fmt::format("[mpi] timeout: no progress for {} ms; {}", options_.timeout.count(), what));
+}
+
+void Patience::throw_told(const std::string& what) const {
+  throw TransportError(fmt::format("{}; {}", news_->heard(), what));
+}
+
+bool Patience::told_long_ago() const {
+  const Clock::duration grace =
+      std::min<Clock::duration>(std::chrono::seconds(2), options_.timeout / 2);
+  return Clock::now() - std::max(since_, news_->heard_at()) >= grace;
 }
 
 void Patience::give_way(Clock::duration waited) {

@@ -98,16 +98,17 @@ void PendingExchange::receive(Receive& r) {
 bool PendingExchange::matches(const Receive& r, const Message& message) const {
   const std::size_t size = message.data.size();
   const bool fits = r.op.variable ? size <= r.op.bytes : size == r.op.bytes;
-  return fits && message.call == call_;
+  return fits && message.call == call_ && message.call.content == call_.content;
 }
 
 std::string PendingExchange::mismatch_text(const Receive& r, const Message& message) const {
   return fmt::format(
       "mismatch: rank {} expects {}{} bytes of {}, sequence {}, from rank {}, which sent {} "
       "bytes "
-      "of {}, sequence {}",
+      "of {}, sequence {}{}",
       endpoint_.rank(), r.op.variable ? "up to " : "", r.op.bytes, describe(call_), sequence_,
-      r.op.peer, message.data.size(), describe(message.call), message.sequence);
+      r.op.peer, message.data.size(), describe(message.call), message.sequence,
+      describe_difference(call_.content, message.call.content));
 }
 
 void PendingExchange::give_back() {

@@ -4,6 +4,9 @@ equal   losses, state, traffic and memory of every variant are those of virtual 
 bench   the same rows, bytes and errors, and OpenMPI's own collectives beside them
 kill    one of six processes dies by SIGKILL: all end soon, and not with 0
 refuse  what cannot run is refused by one line of rank 0, with exit code 2
+verify  `zeropp verify --transport mpi` on every so-manieth run holds, and notices other processes
+throw   a plug-in's codec throws on one rank: all end soon, with its words, on both transports
+hosts   the config's nodes against the machines that MPI sees
 """
 
 import json
@@ -147,9 +150,8 @@ def kill(program, mpi, folder, victim):
         assert time.time() < deadline, left
         time.sleep(0.05)
     status = json.loads((job / "status.json").read_text())
-    if victim == 0:  # It died writing nothing.
-        assert status["status"] == "running", status
-        return
+    if victim == 0:  # It died writing nothing: a survivor did.
+        assert "rank 0 said nothing" in status["message"], status
     assert status["status"] in ("killed", "error"), status
     assert "sequence" in status["message"] or "after step" in status["message"], status
 
@@ -178,10 +180,80 @@ def refuse(program, mpi, folder, _):
     assert code == 2 and errors.count("zeropp: [output]") == 1, (code, errors)
 
 
+# One test takes each so-manieth run of the matrix: the processes share two cores.
+EVERY = {2: 4, 3: 6, 4: 6, 6: 8, 8: 12}
+
+
+def verify(program, mpi, _, ranks):
+    code, printed, errors = run(mpirun(mpi, ranks, program, "verify", "--transport", "mpi",
+                                       "--every", str(EVERY[ranks]), "--json"))
+    assert code == 0, (code, printed, errors)
+    result = json.loads(printed)  # Rank 0 alone prints.
+    assert result["runs"] >= 3 and result["differences"] == [], result
+    code, printed, errors = run(mpirun(mpi, ranks, program, "verify", "--filter", "fp16"))
+    assert code == 2 and printed == "" and "--transport" in errors, (code, errors)
+
+
+def throw(program, mpi, folder, plugin):
+    path = config(folder, 6, steps=4)
+    made = json.loads(Path(path).read_text())
+    made["zeropp"]["variants"] = [{"name": "thrower", "baseline": True}]
+    made["zero_optimization"] = {"stage": 3}
+    made["zeropp"]["codecs"] = {"gradients": "throws"}
+    made["zeropp"]["timeout_s"] = 100
+    Path(path).write_text(json.dumps(made))
+    for transport in ("virtual", "mpi"):
+        command = [program] if transport == "virtual" else mpirun(mpi, 6, program)
+        out = f"{folder}/{transport}"
+        start = time.time()
+        code, _, errors = run([*command, "run", path, "--plugin", plugin, "--transport", transport,
+                               "--out", out])
+        assert code == 1, (transport, code, errors)
+        assert time.time() - start < 60, "it waited for the timeout"
+        status = json.loads((Path(out) / "thrower" / "seed-1" / "status.json").read_text())
+        assert status["status"] == "error", status
+        for words in ("rank 3 failed in ", "sequence ", "encode is broken"):
+            assert words in status["message"], (transport, status)
+            assert words in errors, (transport, errors)
+
+
+def hosts(program, mpi, folder, _):
+    """Ranks 0, 1 and 2, 3 on machines of their own, or 0, 2 and 1, 3."""
+    path = config(folder, 4, steps=1)
+    out = ["transport=mpi", "--out", f"{folder}/out"]
+
+    def on(machine, *extra):
+        shell = f'ZEROPP_MPI_NODE=$(({machine})) exec "$@"'
+        command = mpirun(mpi, 4, "sh", "-c", shell, "sh", program, "run", path, *out)
+        code, _, errors = run([*command, *extra])
+        return code, errors
+
+    rank = "OMPI_COMM_WORLD_RANK"
+    for machine, extra, want, words in (
+        (f"{rank} / 2", ["cluster.check=exact"], 0, ""),
+        (f"{rank} % 2", [], 2, "the 2 ranks of each node on one machine"),
+        (f"{rank} % 2", ["cluster.check=off"], 0, ""),
+        ("0", [], 0, ""),
+        ("0", ["cluster.check=exact"], 2, "one node a machine"),
+        (f"{rank} % 2", ["cluster=mpi"], 2, "equally many, consecutive ranks"),
+        (f"{rank} / 3", ["cluster=mpi"], 2, "equally many, consecutive ranks"),
+    ):
+        code, errors = on(machine, *extra)
+        assert code == want and words in errors, (machine, extra, code, errors)
+    out[-1] = f"{folder}/mpi"
+    code, errors = on(f"{rank} / 2", "cluster=mpi")
+    assert code == 0, (code, errors)
+    summary = json.loads(Path(f"{folder}/mpi/summary.json").read_text())
+    assert [level["size"] for level in summary["cluster"]["levels"]] == [2, 2], summary["cluster"]
+
+
 if __name__ == "__main__":
     mode, the_program, the_mpirun = sys.argv[1:4]
-    number = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    number = sys.argv[4] if len(sys.argv) > 4 else 0
+    if mode != "throw":
+        number = int(number)
     with tempfile.TemporaryDirectory() as temporary:
-        {"equal": equal, "bench": bench, "kill": kill, "refuse": refuse}[mode](
+        {"equal": equal, "bench": bench, "kill": kill, "refuse": refuse, "verify": verify,
+         "throw": throw, "hosts": hosts}[mode](
             the_program, the_mpirun, temporary, number)
     print(f"{mode}: good")

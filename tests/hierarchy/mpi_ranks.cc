@@ -8,9 +8,9 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "hierarchy/transport/faulty.h"
 #include "hierarchy/transport/mpi.h"
 #include "hierarchy/transport/virtual.h"
 #include "quant/error.h"
@@ -226,6 +226,35 @@ TEST(MpiRanks, AnErrorOfAllRanksIsRethrownAndTheNextRunWorks) {
   expect_as_virtual(t, {}, [](Comm& comm) { return gather(comm, Algorithm::kRing, nullptr); });
 }
 
+TEST(MpiRanks, DelaysOrdersAndPoisonChangeNoBit) {
+  using hierarchy::Fault;
+  const auto int8 = quant::make_codec("int8:block=64");
+  for (const Fault fault : {Fault::kDelay, Fault::kReorder, Fault::kPoison}) {
+    for (const Algorithm algorithm : kAlgorithms) {
+      SCOPED_TRACE(fmt::format("{}, {}", name(fault), name(algorithm)));
+      expect_as_virtual(topologies().back(), {}, [&](Comm& comm) {
+        hierarchy::Faulty faulty(comm.transport, {.fault = fault, .seed = 3});
+        Comm broken{faulty};
+        auto arrays = gather(broken, algorithm, int8.get());
+        arrays.push_back(reduce(broken, Call::kAllReduce, algorithm, "").at(0));
+        return arrays;
+      });
+    }
+  }
+}
+
+TEST(MpiRanks, HostsAreWhatMpiSeesOrTheVariableSays) {
+  const auto size = static_cast<std::size_t>(session->size());
+  EXPECT_EQ(session->hosts(), std::vector<int>(size, 0));
+  ASSERT_EQ(setenv("ZEROPP_MPI_NODE", std::to_string(session->rank() / 2).c_str(), 1), 0);
+  std::vector<int> pairs(size);
+  for (std::size_t r = 0; r < size; ++r) pairs[r] = static_cast<int>(r / 2 * 2);
+  EXPECT_EQ(session->hosts(), pairs);
+  ASSERT_EQ(setenv("ZEROPP_MPI_NODE", "x", 1), 0);
+  EXPECT_THROW((void)session->hosts(), UsageError);
+  unsetenv("ZEROPP_MPI_NODE");
+}
+
 TEST(MpiRanks, RankZeroTellsAll) {
   const auto mine = static_cast<std::uint64_t>(session->rank()) + 41;
   EXPECT_EQ(session->from_root(mine, std::chrono::seconds(30)), 41U);
@@ -233,106 +262,11 @@ TEST(MpiRanks, RankZeroTellsAll) {
 
 }  // namespace
 
-/// What goes wrong here ends the run: one case a program, named on the command line. Every rank
-/// that has the expected words in its error ends with 0.
-namespace faults {
-
-using Bytes = std::vector<std::byte>;
-constexpr CallInfo kCall{.collective = hierarchy::Collective::kOther};
-
-void send(Transport& t, int peer, std::size_t n) {
-  const Bytes data(n);
-  const SendOp op{.peer = peer, .data = data, .bytes = {.exact = n}};
-  t.exchange(kCall, {&op, 1}, {}).release();
-}
-
-void receive(Transport& t, int peer, std::size_t n, const CallInfo& call = kCall) {
-  const RecvOp op{.peer = peer, .bytes = n};
-  t.exchange(call, {}, {&op, 1}).release();
-}
-
-struct Fault {
-  const char* name;
-  void (*body)(Transport&);
-  std::vector<std::string> words_on_rank_1;
-};
-
-const std::vector<Fault> kFaults = {
-    {"other_size",
-     [](Transport& t) {
-       if (t.rank() == 0) send(t, 1, 100);
-       if (t.rank() == 1) receive(t, 0, 96);
-     },
-     {"mismatch: rank 1 expects 96 bytes of other", "sequence 1, from rank 0, which sent 100"}},
-    {"other_call",
-     [](Transport& t) {
-       if (t.rank() == 0) send(t, 1, 100);
-       if (t.rank() == 1) {
-         receive(t, 0, 100, {.collective = hierarchy::Collective::kAllGather, .hop = 2});
-       }
-     },
-     {"mismatch: rank 1 expects 100 bytes of all_gather (hierarchical, hop 2",
-      "which sent 100 bytes of other"}},
-    {"silence",
-     [](Transport& t) {
-       if (t.rank() == 1) receive(t, 0, 64);
-     },
-     {"timeout: no progress for 500 ms; rank 1 waits for 64 bytes of other", "sequence 1",
-      "from rank 0"}},
-    {"absent_from_barrier",
-     [](Transport& t) {
-       if (t.rank() != 0) t.barrier();
-     },
-     {"timeout: no progress for 500 ms; rank 1 waits in barrier 1, after sequence 0"}},
-    {"one_throws",
-     [](Transport& t) {
-       if (t.rank() == 1) throw UsageError("x", "y", "z");
-     },
-     {"rank 1 failed before its first exchange: [x] expected y, found z",
-      "not all ranks ended in the same way"}},
-    {"thrown_past_an_exchange",
-     [](Transport& t) {
-       if (t.rank() != 1) return;
-       Bytes into(64);
-       const RecvOp op{.peer = 0, .into = into.data(), .bytes = into.size()};
-       const Pending pending = t.exchange(kCall, {}, {&op, 1});
-       throw std::runtime_error("past it");
-     },
-     {"rank 1 failed in other hop 0, sequence 1: past it"}},
-};
-
-int run(const std::string& name) {
-  for (const Fault& fault : kFaults) {
-    if (fault.name != name) continue;
-    std::string text = "no error";
-    try {
-      run_mpi(topology({session->size()}), {.timeout = std::chrono::milliseconds(500)},
-              fault.body);
-    } catch (const TransportError& e) {
-      text = e.what();
-    }
-    if (session->rank() != 1) {  // Rank 1's end counts.
-      std::this_thread::sleep_for(std::chrono::seconds(20));
-      session->abort(1);
-    }
-    for (const std::string& words : fault.words_on_rank_1) {
-      if (text.find(words) == std::string::npos) {
-        fmt::print(stderr, "rank 1 does not say '{}' but: {}\n", words, text);
-        session->abort(1);
-      }
-    }
-    session->abort(42);
-  }
-  return 2;
-}
-
-}  // namespace faults
 }  // namespace zeropp::test
 
 int main(int argc, char** argv) {
   const zeropp::hierarchy::MpiSession session;
   zeropp::test::session = &session;
-  if (argc == 3 && argv[1] == std::string("fault")) return zeropp::test::faults::run(argv[2]);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }
