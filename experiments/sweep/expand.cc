@@ -45,7 +45,7 @@ std::string axis_name(const std::string& typed, const std::vector<Template>& tem
   for (const Template& t : templates) {
     if (t.text.find("${" + typed + "}") != std::string::npos) return typed;
   }
-  const std::string path = find_full_path(typed);
+  std::string path = find_full_path(typed);
   if (path.empty()) refuse("a key, or a name in a template of \"set\"", "'" + typed + "'");
   return path;
 }
@@ -257,9 +257,10 @@ void apply(const Sweep& sweep, const Point& point, VariantPatch& patch) {
   patch.axes = Json::object();
   for (const auto& [axis, value] : point) {
     patch.axes[axis] = value;
-    const bool parameter = std::any_of(
-        sweep.templates.begin(), sweep.templates.end(),
-        [&](const Template& t) { return t.text.find("${" + axis + "}") != std::string::npos; });
+    const std::string hole = "${" + axis + "}";
+    const bool parameter =
+        std::any_of(sweep.templates.begin(), sweep.templates.end(),
+                    [&](const Template& t) { return t.text.find(hole) != std::string::npos; });
     if (!parameter) at_path(patch.config, axis) = value;
   }
   for (const Template& t : sweep.templates) {
