@@ -20,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
-using testing::Contains;
 using testing::HasSubstr;
 
 zero::GptConfig small(bool tied = true) {

@@ -13,7 +13,6 @@ namespace zeropp::test {
 namespace {
 
 using hierarchy::Topology;
-using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
