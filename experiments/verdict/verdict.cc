@@ -93,7 +93,7 @@ void decide(Comparison& c, bool baseline_failed, const std::vector<std::uint64_t
                          "{} seeds are too few; about {} would do if there is no "
                          "difference",
                          c.seeds.size(), c.seeds_needed)
-                   : "the difference is near the margin";
+                   : "too few seeds for so many variants, or a difference near the margin";
   }
 }
 
