@@ -145,6 +145,7 @@ hierarchy::Topology bench_topology(const BenchOptions& o) {
 }
 
 std::vector<BenchCase> bench_cases(const BenchOptions& o) {
+  (void)bench_topology(o);  // Refuses counts that sizes would be divided by.
   const quant::Dtype dtype = quant::parse_dtype(o.dtype);
   std::vector<Algorithm> algorithms{Algorithm::kRing, Algorithm::kAllToAll,
                                     Algorithm::kHierarchical};

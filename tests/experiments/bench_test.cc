@@ -175,6 +175,7 @@ TEST(Bench, RefusesWhatItCannotDo) {
   EXPECT_THAT(error([](auto& o) { o.step_factor = 1; }), HasSubstr("--stepfactor"));
   EXPECT_THAT(error([](auto& o) { o.iterations = 0; }), HasSubstr("--iters"));
   EXPECT_THAT(error([](auto& o) { o.ranks = 7; }), HasSubstr("--ranks-per-node"));
+  EXPECT_THAT(error([](auto& o) { o.ranks = 0; }), HasSubstr("--ranks]"));
   EXPECT_THAT(error([](auto& o) { o.transport = "tcp"; }), HasSubstr("--transport"));
   EXPECT_THAT(error([](auto& o) {
                 o.collectives = {"all_reduce"};
