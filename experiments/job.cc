@@ -119,8 +119,12 @@ class RankJob {
     const bool due = number % job_.variant.checkpoint_every == 0;
     if (!stopping && !due) return;
     stop_clock();
-    const RankResult before = measured(memory_.peak_model_states());
-    save(due ? nullptr : &before);
+    if (due) {
+      save(nullptr);
+    } else {
+      const RankResult before = measured(memory_.peak_model_states());
+      save(&before);
+    }
     if (stopping) {
       if (!root() && !job_.processes) return transport_.barrier();  // Rank 0's end ends it.
       throw Interrupted(fmt::format("after step {}, which is in a checkpoint", number));

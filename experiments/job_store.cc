@@ -21,11 +21,6 @@ namespace fs = std::filesystem;
 
 std::string now() { return fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))); }
 
-[[noreturn]] void cannot_write(const fs::path& path, int error) {
-  throw UsageError("output", "a file that can be written",
-                   path.string() + ": " + std::generic_category().message(error));
-}
-
 }  // namespace
 
 JobStore::JobStore(const fs::path& root, const VariantConfig& variant, std::uint64_t seed)

@@ -146,6 +146,11 @@ std::string to_text(const Json& value, int indent) {
   return out;
 }
 
+void cannot_write(const std::filesystem::path& path, int error) {
+  throw UsageError("output", "a file that can be written",
+                   path.string() + ": " + reason(error));
+}
+
 void make_directory(const std::filesystem::path& path) {
   std::error_code ec;
   std::filesystem::create_directories(path, ec);
@@ -167,8 +172,7 @@ void write_atomic(const std::filesystem::path& name, std::string_view text) {
   const auto fail = [&](int error) {
     std::error_code ignored;
     if (replaces) fs::remove(temporary, ignored);
-    throw UsageError("output", "a file that can be written",
-                     path.string() + ": " + reason(error));
+    cannot_write(path, error);
   };
   std::FILE* file = std::fopen(temporary.c_str(), "wb");
   if (file == nullptr) fail(errno);

@@ -28,6 +28,8 @@ double to_double(const Json& value);
 /// new one. A link stays a link; a device or a pipe is written to. UsageError when it cannot
 /// be.
 void write_atomic(const std::filesystem::path& name, std::string_view text);
+/// UsageError of an output that failed with errno `error`.
+[[noreturn]] void cannot_write(const std::filesystem::path& path, int error);
 /// create_directories with a UsageError.
 void make_directory(const std::filesystem::path& path);
 

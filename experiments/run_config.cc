@@ -18,12 +18,10 @@
 namespace zeropp::experiments {
 namespace {
 
-using Patch = VariantPatch;
-
-Patch read_patch(const Json& item, std::size_t index) {
+VariantPatch read_patch(const Json& item, std::size_t index) {
   const std::string where = fmt::format("zeropp.variants[{}]", index);
   if (!item.is_object()) throw UsageError("config", where + " to be an object", item.dump());
-  Patch patch{.name = "", .baseline = false, .config = item};
+  VariantPatch patch{.name = "", .baseline = false, .config = item};
   if (!item.contains("name") || !item["name"].is_string()) {
     throw UsageError("config", where + ".name to be a string",
                      item.contains("name") ? item["name"].dump() : "nothing");
@@ -43,7 +41,7 @@ Patch read_patch(const Json& item, std::size_t index) {
 }
 
 /// What all variants of a run share: else their losses and bytes could not be compared.
-void check_shared(const Patch& patch) {
+void check_shared(const VariantPatch& patch) {
   for (const char* key : {"cluster", "transport", "model", "data", "validation_fraction",
                           "seeds", "workers", "timeout_s", "variants", "sweep", "compare"}) {
     const std::string path = std::string("zeropp.") + key;
@@ -54,11 +52,11 @@ void check_shared(const Patch& patch) {
   }
 }
 
-std::vector<Patch> read_patches(const Json& config) {
+std::vector<VariantPatch> read_patches(const Json& config) {
   const Json* list = ConfigView(config).find("zeropp.variants");
-  if (list == nullptr) return {Patch{.config = Json::object()}};
+  if (list == nullptr) return {VariantPatch{.config = Json::object()}};
   if (list->empty()) throw UsageError("config", "zeropp.variants to name variants", "[]");
-  std::vector<Patch> patches;
+  std::vector<VariantPatch> patches;
   std::set<std::string> names;
   std::size_t baselines = 0;
   for (const Json& item : *list) {
@@ -78,11 +76,11 @@ std::vector<Patch> read_patches(const Json& config) {
 
 /// An override that every variant writes over would change nothing.
 void check_overrides_used(const std::vector<std::string>& paths,
-                          const std::vector<Patch>& patches) {
+                          const std::vector<VariantPatch>& patches) {
   for (const std::string& path : paths) {
-    const bool used = std::any_of(patches.begin(), patches.end(), [&](const Patch& patch) {
-      return !ConfigView(patch.config).has(path);
-    });
+    const bool used = std::any_of(
+        patches.begin(), patches.end(),
+        [&](const VariantPatch& patch) { return !ConfigView(patch.config).has(path); });
     if (!used) {
       throw UsageError("override", "a key that some variant does not set itself",
                        "'" + path + "', which every variant sets");
@@ -134,7 +132,7 @@ void add_idle_exact_rules(const Json& config, const VariantConfig& v,
   check("gradients", v.engine.compresses_gradients());
 }
 
-VariantConfig make_variant(const Json& base, const Patch& patch,
+VariantConfig make_variant(const Json& base, const VariantPatch& patch,
                            const hierarchy::Topology& topology, bool named) {
   try {
     Json config = base;
@@ -193,7 +191,7 @@ RunConfig parse_run_config(std::string_view text, const std::string& source,
   run.timeout_s = view.get_double("zeropp.timeout_s");
   run.declared = {.margin = view.get_double("zeropp.compare.margin"),
                   .alpha = view.get_double("zeropp.compare.alpha")};
-  std::vector<Patch> patches = read_patches(config);
+  std::vector<VariantPatch> patches = read_patches(config);
   check_overrides_used(paths, patches);
   bool named = view.has("zeropp.variants");
   if (view.has("zeropp.sweep") || !axes.empty()) {
@@ -201,11 +199,11 @@ RunConfig parse_run_config(std::string_view text, const std::string& source,
     named = true;
   } else {
     const auto base = std::find_if(patches.begin(), patches.end(),
-                                   [](const Patch& patch) { return patch.baseline; });
-    for (Patch& patch : patches) patch.compared_with = base->name;
+                                   [](const VariantPatch& patch) { return patch.baseline; });
+    for (VariantPatch& patch : patches) patch.compared_with = base->name;
   }
-  for (const Patch& patch : patches) check_shared(patch);
-  for (const Patch& patch : patches) {
+  for (const VariantPatch& patch : patches) check_shared(patch);
+  for (const VariantPatch& patch : patches) {
     run.variants.push_back(make_variant(config, patch, run.topology, named));
   }
   run.hash = run_hash(run);

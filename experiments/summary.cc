@@ -176,22 +176,10 @@ Json variant_json(const RunConfig& run, const VariantConfig& v, const std::vecto
           {"routes", routes}};
 }
 
-Losses losses_of(const std::vector<JobEnd>& jobs) {
-  Losses losses;
-  for (const JobEnd& job : jobs) {
-    if (job.status == "ok") {
-      losses[job.seed] = to_double(parse_json(job.result, "result.json")["final_val_loss"]);
-    } else if (is_divergence(job.status, job.message)) {
-      losses[job.seed] = std::nullopt;
-    }
-  }
-  return losses;
-}
-
-/// Verdicts of all variants but the baselines, whose places are null. Those compared with one
+/// Adds "verdict" to each variant, null to the baselines. Those compared with one
 /// baseline are one family (Holm).
-std::vector<Json> verdicts(const RunConfig& run, const std::vector<std::vector<JobEnd>>& jobs) {
-  std::vector<Json> list(run.variants.size());
+void add_verdicts(const RunConfig& run, Json& variants) {
+  for (Json& v : variants) v["verdict"] = nullptr;
   for (std::size_t b = 0; b < run.variants.size(); ++b) {
     if (!run.variants[b].baseline) continue;
     std::vector<std::size_t> family;
@@ -200,15 +188,15 @@ std::vector<Json> verdicts(const RunConfig& run, const std::vector<std::vector<J
       const VariantConfig& other = run.variants[v];
       if (other.baseline || other.compared_with != run.variants[b].name) continue;
       family.push_back(v);
-      others.push_back(losses_of(jobs.at(v)));
+      others.push_back(losses_of(variants[v]["seeds"]));
     }
     if (family.empty()) continue;
-    const auto found = compare_variants(losses_of(jobs.at(b)), others, run.declared, run.seeds);
+    const auto found =
+        compare_variants(losses_of(variants[b]["seeds"]), others, run.declared, run.seeds);
     for (std::size_t i = 0; i < family.size(); ++i) {
-      list[family[i]] = verdict_json(found.at(i), run.declared);
+      variants[family[i]]["verdict"] = verdict_json(found.at(i), run.declared);
     }
   }
-  return list;
 }
 
 }  // namespace
@@ -225,12 +213,11 @@ Json make_summary(const RunConfig& run, const zero::Dataset& data,
     if (run.variants[v].baseline) baselines[run.variants[v].name] = finished(jobs.at(v));
   }
   Json variants = Json::array();
-  const std::vector<Json> verdict = verdicts(run, jobs);
   for (std::size_t v = 0; v < run.variants.size(); ++v) {
     variants.push_back(variant_json(run, run.variants[v], jobs.at(v),
                                     baselines[run.variants[v].compared_with]));
-    variants.back()["verdict"] = verdict[v];
   }
+  add_verdicts(run, variants);
   return {{"schema", 1},
           {"program", program_info()},
           {"config", {{"name", run.stem}, {"hash", run.hash}}},

@@ -93,6 +93,14 @@ std::vector<BenchRow> run_bench(const BenchOptions& options,
                                 const std::vector<BenchCase>& cases,
                                 const std::function<void(const BenchRow&)>& on_row);
 
+/// What nccl-tests sums up: wrong elements, and the mean bus bandwidth of all times that are of
+/// data, in place or not.
+struct BenchTotals {
+  std::uint64_t wrong = 0;
+  double bus_gbs = 0;
+};
+BenchTotals bench_totals(const std::vector<BenchRow>& rows, int ranks);
+
 /// The table's text, line by line.
 std::string bench_header(const BenchOptions& options);
 std::string bench_title(const BenchCase& c);

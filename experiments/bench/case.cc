@@ -193,6 +193,22 @@ std::vector<BenchCase> bench_cases(const BenchOptions& o) {
   return cases;
 }
 
+BenchTotals bench_totals(const std::vector<BenchRow>& rows, int ranks) {
+  BenchTotals totals;
+  std::size_t count = 0;
+  for (const BenchRow& row : rows) {
+    totals.wrong += row.wrong.value_or(0);
+    if (row.what.op == BenchOp::kBarrier) continue;
+    for (const auto& t : {std::optional(row.out_of_place), row.in_place}) {
+      if (!t) continue;
+      totals.bus_gbs += row.bus_gbs(*t, ranks);
+      ++count;
+    }
+  }
+  if (count > 0) totals.bus_gbs /= static_cast<double>(count);
+  return totals;
+}
+
 double BenchRow::alg_gbs(const BenchTime& t) const {
   return t.us > 0 ? static_cast<double>(what.bytes) / (t.us * 1e3) : 0;
 }

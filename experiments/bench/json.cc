@@ -58,14 +58,11 @@ std::string bench_rows_json(const std::vector<BenchRow>& rows, const BenchOption
 
 std::string nccl_tests_json(const std::vector<BenchRow>& rows, const BenchOptions& o,
                             const std::string& started) {
-  std::uint64_t wrong = 0;
-  double bus = 0;
+  const auto [wrong, bus] = bench_totals(rows, o.ranks);
   Json results = Json::array();
   for (const BenchRow& row : rows) {
     const BenchCase& c = row.what;
     const bool reduces = c.op == BenchOp::kAllReduce || c.op == BenchOp::kReduceScatter;
-    wrong += row.wrong.value_or(0);
-    bus += row.bus_gbs(row.out_of_place, o.ranks);
     Json j = {{"size", c.bytes},
               {"count", c.count},
               {"type", quant::name(c.dtype)},
@@ -78,28 +75,25 @@ std::string nccl_tests_json(const std::vector<BenchRow>& rows, const BenchOption
     if (row.in_place) j["in_place"] = time_json(row, *row.in_place, o.ranks);
     results.push_back(std::move(j));
   }
-  const Json all = {
-      {"version", 3},
-      {"start_time", started},
-      {"args", "zeropp bench"},
-      {"nccl_version", "zeropp " + program_version()},
-      {"config",
-       {{"nthreads", 1},
-        {"ngpus", o.ranks},
-        {"minimum_bytes", parse_nccl_size(o.min_bytes, "--minbytes")},
-        {"maximum_bytes", parse_nccl_size(o.max_bytes, "--maxbytes")},
-        {"step_factor", o.step_factor},
-        {"warmup_iters", o.warmup},
-        {"iterations", o.iterations},
-        {"aggregated_iterations", 1},
-        {"validation", truth(o.check)},
-        {"graph", 0},
-        {"blocking_collectives", truth(false)}}},
-      {"results", results},
-      {"out_of_bounds", {{"count", wrong}, {"okay", truth(wrong == 0)}}},
-      {"average_bus_bandwidth",
-       {{"bandwidth", rows.empty() ? 0.0 : bus / static_cast<double>(rows.size())},
-        {"okay", truth(true)}}}};
+  const Json all = {{"version", 3},
+                    {"start_time", started},
+                    {"args", "zeropp bench"},
+                    {"nccl_version", "zeropp " + program_version()},
+                    {"config",
+                     {{"nthreads", 1},
+                      {"ngpus", o.ranks},
+                      {"minimum_bytes", parse_nccl_size(o.min_bytes, "--minbytes")},
+                      {"maximum_bytes", parse_nccl_size(o.max_bytes, "--maxbytes")},
+                      {"step_factor", o.step_factor},
+                      {"warmup_iters", o.warmup},
+                      {"iterations", o.iterations},
+                      {"aggregated_iterations", 1},
+                      {"validation", truth(o.check)},
+                      {"graph", 0},
+                      {"blocking_collectives", truth(false)}}},
+                    {"results", results},
+                    {"out_of_bounds", {{"count", wrong}, {"okay", truth(wrong == 0)}}},
+                    {"average_bus_bandwidth", {{"bandwidth", bus}, {"okay", truth(true)}}}};
   return to_text(all) + "\n";
 }
 

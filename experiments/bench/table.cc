@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "experiments/bench/bench.h"
 
@@ -102,21 +101,9 @@ std::string bench_footer(const std::vector<BenchRow>& rows, int ranks) {
         "GB/s\n",
         op_name(c.op), algorithm_name(c), c.bytes, c.codec, saved / (row.codec_us * 1e3));
   }
-  std::uint64_t wrong = 0;
-  double bus = 0;
-  std::size_t count = 0;
-  for (const BenchRow& row : rows) {
-    wrong += row.wrong.value_or(0);
-    if (row.what.op == BenchOp::kBarrier) continue;
-    for (const auto& t : {std::optional(row.out_of_place), row.in_place}) {
-      if (!t) continue;
-      bus += row.bus_gbs(*t, ranks);
-      ++count;
-    }
-  }
+  const auto [wrong, bus] = bench_totals(rows, ranks);
   text += fmt::format("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
-  text += fmt::format("# Avg bus bandwidth    : {:g} \n",
-                      count == 0 ? 0.0 : bus / static_cast<double>(count));
+  text += fmt::format("# Avg bus bandwidth    : {:g} \n", bus);
   return text;
 }
 

@@ -88,7 +88,7 @@ JobCheckpoint read_job_checkpoint(const fs::path& path, const JobIdentity& job) 
   } catch (const std::exception& e) {
     throw UsageError("checkpoint " + path.string(), "what zeropp wrote", e.what());
   }
-  if (c.steps.size() < c.training.step && c.steps.empty()) {
+  if (c.steps.empty() && c.training.step > 0) {
     throw UsageError("checkpoint " + path.string(), "a line of metrics for each step", "none");
   }
   return c;

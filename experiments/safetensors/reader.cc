@@ -134,16 +134,24 @@ std::uint64_t header_size(std::string_view prefix, std::uint64_t file_bytes,
 
 }  // namespace
 
-std::vector<SafeTensor> parse_safetensors_header(std::string_view json,
-                                                 std::uint64_t data_bytes,
-                                                 const std::string& source) {
-  const Json header = parse_json(json, source);
+namespace {
+
+std::vector<SafeTensor> read_entries(const Json& header, std::uint64_t data_bytes,
+                                     const std::string& source) {
   if (!header.is_object()) throw UsageError(source, "a JSON object as header", "another value");
   std::vector<SafeTensor> tensors;
   for (const auto& [name, entry] : header.items()) {
     if (name != "__metadata__") tensors.push_back(read_entry(name, entry, data_bytes, source));
   }
   return tensors;
+}
+
+}  // namespace
+
+std::vector<SafeTensor> parse_safetensors_header(std::string_view json,
+                                                 std::uint64_t data_bytes,
+                                                 const std::string& source) {
+  return read_entries(parse_json(json, source), data_bytes, source);
 }
 
 std::vector<SafeTensor> parse_safetensors(std::string_view bytes, const std::string& source) {
@@ -171,8 +179,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     throw UsageError(source, fmt::format("{} bytes of header", size), "fewer");
   }
   data_at_ = kPrefix + size;
-  tensors_ = parse_safetensors_header(json, file_bytes - data_at_, source);
   const Json header = parse_json(json, source);
+  tensors_ = read_entries(header, file_bytes - data_at_, source);
   if (const auto found = header.find("__metadata__"); found != header.end()) {
     for (const auto& [key, value] : found->items()) {
       if (value.is_string()) metadata_[key] = value.get<std::string>();

@@ -19,11 +19,6 @@ namespace {
 
 std::uint64_t element_bytes(const std::string& dtype) { return dtype == "F32" ? 4 : 1; }
 
-[[noreturn]] void cannot_write(const std::filesystem::path& path, int error) {
-  throw UsageError("output", "a file that can be written",
-                   path.string() + ": " + std::generic_category().message(error));
-}
-
 struct CloseFile {
   void operator()(std::FILE* f) const { std::fclose(f); }
 };

@@ -50,11 +50,16 @@ std::string axis_name(const std::string& typed, const std::vector<Template>& tem
   return path;
 }
 
+/// A list, or the text of one; nothing of anything else.
+std::vector<Json> axis_values(const Json& values) {
+  if (values.is_string()) return sweep_values(values.get<std::string>());
+  if (!values.is_array()) return {};
+  return {values.begin(), values.end()};
+}
+
 SweepAxis read_axis(const std::string& typed, const Json& values,
                     const std::vector<Template>& templates) {
-  SweepAxis axis{.name = axis_name(typed, templates), .values = {}};
-  if (values.is_array()) axis.values.assign(values.begin(), values.end());
-  if (values.is_string()) axis.values = sweep_values(values.get<std::string>());
+  SweepAxis axis{.name = axis_name(typed, templates), .values = axis_values(values)};
   if (axis.values.empty()) {
     refuse(fmt::format("'{}' to be a list of values or the text of one", typed),
            to_text(values, -1));
@@ -80,12 +85,9 @@ void read_zip(const Json& zip, Sweep& sweep) {
     if (!item.is_object() || item.empty()) refuse("zip to hold axes", to_text(item, -1));
     Bundle bundle;
     for (const auto& [key, values] : item.items()) {
-      SweepAxis axis;
-      // Side by side a value may come again.
-      axis.name = axis_name(key, sweep.templates);
-      if (values.is_array()) axis.values.assign(values.begin(), values.end());
-      if (values.is_string()) axis.values = sweep_values(values.get<std::string>());
-      bundle.axes.push_back(std::move(axis));
+      // Side by side a value may come again, so not read_axis.
+      bundle.axes.push_back(
+          {.name = axis_name(key, sweep.templates), .values = axis_values(values)});
     }
     for (const SweepAxis& axis : bundle.axes) {
       if (axis.values.empty() || axis.values.size() != bundle.size()) {
@@ -269,7 +271,7 @@ void apply(const Sweep& sweep, const Point& point, VariantPatch& patch) {
   }
 }
 
-/// Gives every patch the baseline that agrees on all axes of `shared`.
+/// Gives every patch the baseline that agrees with it on the baseline's axes but `left_out`.
 void match_baselines(std::vector<VariantPatch>& patches, const Json& left_out) {
   for (VariantPatch& patch : patches) {
     std::vector<std::string> found;

@@ -78,19 +78,6 @@ std::vector<Side> sides(const Place& place, bool baseline_alone) {
   return found;
 }
 
-Losses losses_of(const Json& variant) {
-  Losses losses;
-  for (const Json& seed : variant["seeds"]) {
-    const auto number = seed["seed"].get<std::uint64_t>();
-    if (seed["status"] == "ok") {
-      losses[number] = to_double(seed["final_val_loss"]);
-    } else if (is_divergence(seed["status"].get<std::string>(), seed.value("message", ""))) {
-      losses[number] = std::nullopt;
-    }
-  }
-  return losses;
-}
-
 const Json* seed_of(const Json& variant, std::uint64_t seed) {
   for (const Json& s : variant["seeds"]) {
     if (s["seed"] == seed) return &s;
@@ -108,31 +95,7 @@ bool identical(const Side& a, const Side& b, const Comparison& c) {
          });
 }
 
-std::vector<StepRecord> metrics(const Side& side, std::uint64_t seed);
-
-/// Empty if both made as many updates of as large a model with as many tokens of one text.
-std::string unequal_work(const Side& a, const Side& b, const Comparison& c) {
-  if (a.summary["dataset"]["sha256"] != b.summary["dataset"]["sha256"]) return "texts differ";
-  if (a.variant["steps"] != b.variant["steps"]) {
-    return fmt::format("{} and {} steps", a.variant["steps"].dump(), b.variant["steps"].dump());
-  }
-  const Json &p = a.summary["model"]["parameters"], &q = b.summary["model"]["parameters"];
-  if (p != q) return fmt::format("models of {} and {} parameters", p.dump(), q.dump());
-  for (const std::uint64_t seed : c.seeds) {
-    const auto one = metrics(a, seed), two = metrics(b, seed);
-    if (!one.empty() && !two.empty() && one.back().tokens != two.back().tokens) {
-      return fmt::format("{} and {} tokens", one.back().tokens, two.back().tokens);
-    }
-  }
-  for (const std::uint64_t seed : c.seeds) {
-    const Json &x = (*seed_of(a.variant, seed))["skipped_steps"],
-               &y = (*seed_of(b.variant, seed))["skipped_steps"];
-    if (x != y)
-      return fmt::format("seed {}: {} and {} skipped steps", seed, x.dump(), y.dump());
-  }
-  return "";
-}
-
+/// metrics.jsonl of one seed; empty where there is none.
 std::vector<StepRecord> metrics(const Side& side, std::uint64_t seed) {
   const fs::path path =
       side.folder / side.name() / fmt::format("seed-{}", seed) / "metrics.jsonl";
@@ -145,9 +108,37 @@ std::vector<StepRecord> metrics(const Side& side, std::uint64_t seed) {
   return steps;
 }
 
+/// One seed's steps on both sides.
+struct Curves {
+  std::uint64_t seed = 0;
+  std::vector<StepRecord> a, b;
+};
+
+/// Empty if both made as many updates of as large a model with as many tokens of one text.
+std::string unequal_work(const Side& a, const Side& b, const std::vector<Curves>& curves) {
+  if (a.summary["dataset"]["sha256"] != b.summary["dataset"]["sha256"]) return "texts differ";
+  if (a.variant["steps"] != b.variant["steps"]) {
+    return fmt::format("{} and {} steps", a.variant["steps"].dump(), b.variant["steps"].dump());
+  }
+  const Json &p = a.summary["model"]["parameters"], &q = b.summary["model"]["parameters"];
+  if (p != q) return fmt::format("models of {} and {} parameters", p.dump(), q.dump());
+  for (const Curves& c : curves) {
+    if (!c.a.empty() && !c.b.empty() && c.a.back().tokens != c.b.back().tokens) {
+      return fmt::format("{} and {} tokens", c.a.back().tokens, c.b.back().tokens);
+    }
+  }
+  for (const auto& [seed, one, two] : curves) {
+    const Json &x = (*seed_of(a.variant, seed))["skipped_steps"],
+               &y = (*seed_of(b.variant, seed))["skipped_steps"];
+    if (x != y)
+      return fmt::format("seed {}: {} and {} skipped steps", seed, x.dump(), y.dump());
+  }
+  return "";
+}
+
 /// What two curves of one seed show: steps are no samples, so there is no test.
-Json within_run(const Side& a, const Side& b, std::uint64_t seed, double margin) {
-  const auto x = metrics(a, seed), y = metrics(b, seed);
+Json within_run(const Curves& curves, double margin) {
+  const auto& [seed, x, y] = curves;
   const std::size_t n = std::min(x.size(), y.size());
   if (n == 0) return nullptr;
   double tail = 0, most = 0;
@@ -174,12 +165,16 @@ Json row_of(const Side& a, const Side& b, const Comparison& c, const Declaration
   Json row = {{"a", a.label()}, {"b", b.label()}};
   row.update(verdict_json(c, declared));
   row["identical"] = identical(a, b, c);
-  const std::string work = unequal_work(a, b, c);
+  std::vector<Curves> curves;
+  for (const std::uint64_t seed : c.seeds) {
+    curves.push_back({seed, metrics(a, seed), metrics(b, seed)});
+  }
+  const std::string work = unequal_work(a, b, curves);
   row["equal_work"] = work.empty();
   if (!work.empty()) row["work"] = work;
   row["within_this_run_only"] = Json::array();
-  for (const std::uint64_t seed : c.seeds) {
-    row["within_this_run_only"].push_back(within_run(a, b, seed, declared.margin));
+  for (const Curves& seed : curves) {
+    row["within_this_run_only"].push_back(within_run(seed, declared.margin));
   }
   return row;
 }
@@ -280,13 +275,15 @@ int compare_command(const CompareOptions& o, std::ostream& out) {
   std::vector<Comparison> found;
   if (o.b.empty()) {
     std::vector<Losses> others;
-    for (const auto& [x, y] : pairs) others.push_back(losses_of(y.variant));
+    for (const auto& [x, y] : pairs) others.push_back(losses_of(y.variant["seeds"]));
     const auto planned = declared_in.value("seeds", std::vector<std::uint64_t>());
-    found = compare_variants(losses_of(pairs[0].first.variant), others, declared, planned);
+    found =
+        compare_variants(losses_of(pairs[0].first.variant["seeds"]), others, declared, planned);
   } else {
     for (const auto& [x, y] : pairs) {
-      found.push_back(
-          compare_variants(losses_of(x.variant), {losses_of(y.variant)}, declared).at(0));
+      found.push_back(compare_variants(losses_of(x.variant["seeds"]),
+                                       {losses_of(y.variant["seeds"])}, declared)
+                          .at(0));
     }
   }
   Json rows = Json::array();

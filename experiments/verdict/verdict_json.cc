@@ -14,6 +14,19 @@ Json interval_json(const std::optional<Interval>& i) {
 
 }  // namespace
 
+Losses losses_of(const Json& seeds) {
+  Losses losses;
+  for (const Json& seed : seeds) {
+    const auto number = seed["seed"].get<std::uint64_t>();
+    if (seed["status"] == "ok") {
+      losses[number] = to_double(seed["final_val_loss"]);
+    } else if (is_divergence(seed["status"].get<std::string>(), seed.value("message", ""))) {
+      losses[number] = std::nullopt;
+    }
+  }
+  return losses;
+}
+
 Json verdict_json(const Comparison& c, const Declaration& declared) {
   const bool any = c.difference.n > 0, tested = c.interval.has_value();
   return {{"verdict", name(c.verdict)},

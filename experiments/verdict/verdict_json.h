@@ -8,6 +8,9 @@
 
 namespace zeropp::experiments {
 
+/// Of "seeds" of a variant in summary.json.
+Losses losses_of(const Json& seeds);
+
 /// "verdict" of a variant in summary.json, and of a row of `zeropp compare --json`.
 Json verdict_json(const Comparison& c, const Declaration& declared);
 /// "comparison" of summary.json: what was decided beforehand, and its SHA-256.
